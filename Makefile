@@ -1,0 +1,38 @@
+# One environment in .venv; each stamp file remembers an installation, so a second call is quick.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help run test lint install clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
+
+run: $(VENV)/.installed ## compare FedNAG with its rivals on the embedded digits (under a minute)
+	@$(BIN)/fednag compare
+
+test: $(VENV)/.installed-test ## run all tests
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-test ## ruff and mypy --strict
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+install: $(VENV)/.installed ## only make .venv
+
+clean: ## remove .venv and caches (never runs/)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+
+$(VENV)/bin/python:
+	@echo "making $(VENV) (the first time this downloads torch: a few minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fednag needs Python 3.11 or newer: make PYTHON=python3.11")'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	@$(PIP) "$$(grep -E '^torch==' constraints.txt)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@$(PIP) --editable '.[test]'
+	@touch $@

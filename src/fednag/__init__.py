@@ -1,0 +1,97 @@
+"""Momentum-based federated learning: FedNAG beside its rivals, on one contract.
+
+>>> import fednag
+>>> result = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+>>> sorted(result.records)
+['fedavg', 'fednag']
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fednag.algorithm import Algorithm, Grad
+    from fednag.algorithms import (
+        ALGORITHMS,
+        CNAG,
+        CSGD,
+        FedAdam,
+        FedAvg,
+        FedAvgM,
+        FedMom,
+        FedNAG,
+        FedNAGLocal,
+        FedProx,
+        Mime,
+        MimeLite,
+        Scaffold,
+        SlowMo,
+    )
+    from fednag.api import compare, dataset, run, sweep
+    from fednag.errors import FednagError
+    from fednag.results import Comparison, Run
+    from fednag.vectors import Vector, Vectors
+
+# Loaded on first use: torch takes seconds to import, and `fednag --help` does not need it.
+_HOMES = {
+    "fednag.algorithm": ("Algorithm", "Grad"),
+    "fednag.algorithms": (
+        "ALGORITHMS",
+        "CNAG",
+        "CSGD",
+        "FedAdam",
+        "FedAvg",
+        "FedAvgM",
+        "FedMom",
+        "FedNAG",
+        "FedNAGLocal",
+        "FedProx",
+        "Mime",
+        "MimeLite",
+        "Scaffold",
+        "SlowMo",
+    ),
+    "fednag.api": ("compare", "dataset", "run", "sweep"),
+    "fednag.errors": ("FednagError",),
+    "fednag.results": ("Comparison", "Run"),
+    "fednag.vectors": ("Vector", "Vectors"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ALGORITHMS",
+    "CNAG",
+    "CSGD",
+    "Algorithm",
+    "Comparison",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedMom",
+    "FedNAG",
+    "FedNAGLocal",
+    "FedProx",
+    "FednagError",
+    "Grad",
+    "Mime",
+    "MimeLite",
+    "Run",
+    "Scaffold",
+    "SlowMo",
+    "Vector",
+    "Vectors",
+    "compare",
+    "dataset",
+    "run",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'fednag' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,109 @@
+"""The contract every method fulfils, and the round, written once.
+
+An algorithm is a frozen dataclass: its fields are its numbers, its methods are pure rules on flat
+vectors. It holds both halves, the worker's and the server's. What travels between them is declared
+in ``down`` and ``up``, so payloads can be counted before a run, and is all they share.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Gt, Lt
+
+from fednag.vectors import Vector, Vectors
+
+Grad = Callable[[Vector], Vector]
+"""A worker's gradient at the point given; a mini-batch one always uses the same batch."""
+
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Decay = Annotated[float, Ge(0), Lt(1)]
+
+
+class Algorithm(ABC):
+    """What a federated method must say of itself. Subclasses are ``@dataclass(frozen=True)``.
+
+    Only ``step`` must be written; the defaults of the rest are FedAvg's: the worker starts from
+    what it was sent, returns what is named in ``up``, keeps nothing, and the server takes the
+    mean, weighted by data size, as its new state.
+    """
+
+    down: ClassVar[tuple[str, ...]] = ("w",)
+    """Vectors of the server sent to every participant at the start of a round."""
+    up: ClassVar[tuple[str, ...]] = ("w",)
+    """Vectors every participant returns; the server sees only their weighted mean."""
+    probes: ClassVar[bool] = False
+    """Before the round proper, participants send their full gradient at the server's ``w``."""
+    pooled: ClassVar[bool] = False
+    """A centralised baseline: one worker holds all the data and nothing travels."""
+
+    def init(self, w: Vector) -> Vectors:
+        """The server's state before the first round."""
+        return Vectors(w=w)
+
+    def memory(self, w: Vector) -> Vectors:
+        """What a worker keeps between rounds, before its first."""
+        return Vectors()
+
+    def probed(self, server: Vectors, g: Vector) -> Vectors:
+        """The server's state once it knows ``g``, the mean full gradient (if it ``probes``)."""
+        return server
+
+    def begin(self, sent: Vectors, mine: Vectors) -> Vectors:
+        """The worker's state before its first local iteration."""
+        return sent
+
+    @abstractmethod
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        """One local iteration."""
+
+    def end(
+        self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+    ) -> tuple[Vectors, Vectors]:
+        """What the worker returns, and what it keeps, after ``steps`` local iterations.
+
+        ``full`` gives the worker's gradient over all its data.
+        """
+        return local.pick(self.up), mine
+
+    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+        """The server's new state from the weighted mean of what came up.
+
+        ``share`` is the part of all data that took part in the round: 1 when everyone did.
+        """
+        return server.but(**mean)
+
+
+def local_round(
+    algorithm: Algorithm, sent: Vectors, mine: Vectors, grads: Iterable[Grad], full: Grad
+) -> tuple[Vectors, Vectors]:
+    """A worker's half of a round: one local iteration for each gradient in ``grads``."""
+    local = algorithm.begin(sent, mine)
+    steps = 0
+    for grad in grads:
+        local = algorithm.step(local, grad, sent, mine)
+        steps += 1
+    return algorithm.end(local, sent, mine, full, steps)
+
+
+def server_round(algorithm: Algorithm, server: Vectors, mean: Vectors, share: float) -> Vectors:
+    """The server's half of a round."""
+    missing = set(algorithm.up) - set(mean)
+    if missing:
+        raise ValueError(f"{algorithm!r} declares {sorted(missing)} in up but did not return them")
+    return algorithm.update(server, mean, share)
+
+
+def payload(algorithm: Algorithm, server: Vectors) -> tuple[int, int]:
+    """Bytes (down, up) one participant exchanges in one round; a probe costs one vector each way.
+
+    Nothing travels in a centralised run.
+    """
+    if algorithm.pooled:
+        return 0, 0
+    vector = server.pick(["w"]).nbytes
+    probe = vector if algorithm.probes else 0
+    return server.pick(algorithm.down).nbytes + probe, len(algorithm.up) * vector + probe

@@ -1,0 +1,42 @@
+"""Every method shipped, by the name used in experiment files and on the command line."""
+
+from fednag.algorithm import Algorithm
+from fednag.algorithms.fedadam import FedAdam
+from fednag.algorithms.fedavg import CSGD, FedAvg, FedProx
+from fednag.algorithms.mime import Mime, MimeLite
+from fednag.algorithms.nag import CNAG, FedNAG, FedNAGLocal
+from fednag.algorithms.scaffold import Scaffold
+from fednag.algorithms.server_momentum import FedAvgM, FedMom, SlowMo
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "fednag": FedNAG,
+    "fedavg": FedAvg,
+    "fedmom": FedMom,
+    "slowmo": SlowMo,
+    "mimelite": MimeLite,
+    "mime": Mime,
+    "fedprox": FedProx,
+    "scaffold": Scaffold,
+    "fedavgm": FedAvgM,
+    "fedadam": FedAdam,
+    "fednag-local": FedNAGLocal,
+    "csgd": CSGD,
+    "cnag": CNAG,
+}
+
+__all__ = [
+    "ALGORITHMS",
+    "CNAG",
+    "CSGD",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedMom",
+    "FedNAG",
+    "FedNAGLocal",
+    "FedProx",
+    "Mime",
+    "MimeLite",
+    "Scaffold",
+    "SlowMo",
+]

@@ -1,0 +1,51 @@
+"""FedAvg and FedProx: plain local descent, weights averaged; and cSGD, its centralised form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fednag.algorithm import Algorithm, Grad, NonNegative, Positive
+from fednag.vectors import Vectors
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """Local SGD, then the mean of the weights.
+
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"
+    (2017)::
+
+        worker   w_i <- w_i - lr grad F_i(w_i)            tau times
+        server   w   <- sum_i D_i w_i / D
+    """
+
+    lr: Positive = 0.01
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.w - self.lr * grad(local.w))
+
+
+@dataclass(frozen=True)
+class CSGD(FedAvg):
+    """Centralised SGD: FedAvg with one worker that holds all the data."""
+
+    pooled = True
+
+
+@dataclass(frozen=True)
+class FedProx(Algorithm):
+    """FedAvg with a pull back to the model the worker was sent.
+
+    Li et al., "Federated Optimization in Heterogeneous Networks" (2020), with tau SGD steps as
+    the local solver::
+
+        worker   w_i <- w_i - lr (grad F_i(w_i) + mu (w_i - w))       tau times
+        server   w   <- sum_i D_i w_i / D
+    """
+
+    lr: Positive = 0.01
+    mu: NonNegative = 0.01
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        pull = self.mu * (local.w - sent.w)
+        return Vectors(w=local.w - self.lr * (grad(local.w) + pull))

@@ -1,0 +1,52 @@
+"""SCAFFOLD: control variates that undo client drift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fednag.algorithm import Algorithm, Grad, Positive
+from fednag.vectors import Vector, Vectors
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    """Local SGD corrected by the difference of two control variates.
+
+    Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning"
+    (2020), option II::
+
+        worker   w_i  <- w_i - lr (grad F_i(w_i) - c_i + c)                       tau times
+                 c_i' =  c_i - c + (w - w_i) / (tau lr)
+                 returns w_i - w and c_i' - c_i, keeps c_i'
+        server   w    <- w + server_lr sum_i D_i (w_i - w) / D_S
+                 c    <- c + (D_S / D) sum_i D_i (c_i' - c_i) / D_S
+
+    ``c`` and ``c_i`` are gradients. The paper weights workers equally; here, as everywhere, by
+    data size, so that c stays the D_i-weighted mean of all c_i. D_S is the data that took part.
+    """
+
+    lr: Positive = 0.01
+    server_lr: Positive = 1.0
+
+    down = ("w", "c")
+    up = ("dw", "dc")
+
+    def init(self, w: Vector) -> Vectors:
+        return Vectors(w=w, c=torch.zeros_like(w))
+
+    def memory(self, w: Vector) -> Vectors:
+        return Vectors(c=torch.zeros_like(w))
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.w - self.lr * (grad(local.w) - mine.c + sent.c))
+
+    def end(
+        self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+    ) -> tuple[Vectors, Vectors]:
+        c = mine.c - sent.c + (sent.w - local.w) / (steps * self.lr)
+        return Vectors(dw=local.w - sent.w, dc=c - mine.c), Vectors(c=c)
+
+    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+        return Vectors(w=server.w + self.server_lr * mean.dw, c=server.c + share * mean.dc)

@@ -1,0 +1,97 @@
+"""Momentum at the server only: FedMom, SlowMo, FedAvgM. Workers run plain SGD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fednag.algorithm import Algorithm, Grad, NonNegative, Positive
+from fednag.vectors import Vector, Vectors
+
+
+@dataclass(frozen=True)
+class FedMom(Algorithm):
+    """Nesterov extrapolation of the averaged model.
+
+    Huo et al., "Faster On-Device Training Using New Federated Momentum Algorithm" (2020), with
+    the server's step size 1::
+
+        worker   w_i <- w_i - lr grad F_i(w_i)
+        server   v'  <- sum_i D_i w_i / D
+                 w   <- v' + momentum (v' - v)
+
+    ``v`` is a point: the mean of the workers' models, w(0) at first.
+    """
+
+    lr: Positive = 0.01
+    momentum: NonNegative = 0.9
+
+    def init(self, w: Vector) -> Vectors:
+        return Vectors(w=w, v=w)
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.w - self.lr * grad(local.w))
+
+    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+        v = mean.w
+        return Vectors(w=v + self.momentum * (v - server.v), v=v)
+
+
+@dataclass(frozen=True)
+class SlowMo(Algorithm):
+    """Slow momentum: heavy-ball steps between aggregations, in units of the local step size.
+
+    Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum"
+    (2020), with plain SGD as the base optimiser; ``slow_lr`` is their alpha::
+
+        worker   w_i <- w_i - lr grad F_i(w_i)
+        server   v   <- momentum v + (w - sum_i D_i w_i / D) / lr
+                 w   <- w - slow_lr lr v
+
+    ``v`` is a scaled displacement, a sum of gradients: it points uphill.
+    """
+
+    lr: Positive = 0.01
+    momentum: NonNegative = 0.9
+    slow_lr: Positive = 1.0
+
+    def init(self, w: Vector) -> Vectors:
+        return Vectors(w=w, v=torch.zeros_like(w))
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.w - self.lr * grad(local.w))
+
+    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+        v = self.momentum * server.v + (server.w - mean.w) / self.lr
+        return Vectors(w=server.w - self.slow_lr * self.lr * v, v=v)
+
+
+@dataclass(frozen=True)
+class FedAvgM(Algorithm):
+    """Heavy-ball momentum on the mean update.
+
+    Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification" (2019)::
+
+        worker   w_i <- w_i - lr grad F_i(w_i)
+        server   v   <- momentum v + (w - sum_i D_i w_i / D)
+                 w   <- w - server_lr v
+
+    ``v`` is a displacement that points uphill. With ``server_lr`` 1 this is SlowMo with
+    ``slow_lr`` 1, in other units.
+    """
+
+    lr: Positive = 0.01
+    momentum: NonNegative = 0.9
+    server_lr: Positive = 1.0
+
+    def init(self, w: Vector) -> Vectors:
+        return Vectors(w=w, v=torch.zeros_like(w))
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.w - self.lr * grad(local.w))
+
+    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+        v = self.momentum * server.v + (server.w - mean.w)
+        return Vectors(w=server.w - self.server_lr * v, v=v)

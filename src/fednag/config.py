@@ -1,0 +1,275 @@
+"""Experiment files: what may stand in them, checked field by field, with errors that help."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+
+from fednag.algorithm import Algorithm
+from fednag.algorithms import ALGORITHMS
+from fednag.errors import FednagError
+
+CUSTOM = "custom"  # marks a part that came from Python and cannot be rebuilt from a file
+
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Section(BaseModel):
+    model_config = STRICT
+
+
+class Data(Section):
+    name: Literal[
+        "digits", "synthetic", "mnist", "fashion-mnist", "cifar-10", "cifar-100", "custom"
+    ] = "digits"
+    standardise: bool = False
+    alpha: float | None = Field(None, ge=0)
+    beta: float | None = Field(None, ge=0)
+
+
+class Split(Section):
+    kind: Literal["iid", "classes", "dirichlet", "sizes", "natural"] = "iid"
+    workers: int | None = Field(None, ge=1)
+    classes: int | None = Field(None, ge=1)
+    assign: Literal["cover", "random"] | None = None
+    alpha: float | None = Field(None, gt=0)
+    skew: float | None = Field(None, ge=0)
+    proportions: tuple[float, ...] | None = Field(None, strict=False)
+
+
+class Model(Section):
+    name: Literal["linear", "logistic", "mlp", "cnn", "vgg16", "vgg16-gn", "custom"] = "cnn"
+    hidden: tuple[int, ...] | None = Field(None, strict=False)
+
+
+class Training(Section):
+    tau: int = Field(20, ge=1)
+    iterations: int = Field(1000, ge=1)
+    batch: int = Field(64, ge=0)
+    participants: int | None = Field(None, ge=1)
+    fraction: float | None = Field(None, gt=0, le=1)
+
+
+class Evaluation(Section):
+    every: int = Field(1, ge=1)
+    samples: int = Field(0, ge=0)
+    per_worker: bool = False
+
+
+class Stop(Section):
+    accuracy: float | None = Field(None, ge=0, le=1)
+    loss: float | None = Field(None, ge=0)
+    seconds: float | None = Field(None, gt=0)
+
+
+class Engine(Section):
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    chunk: int = Field(0, ge=0)
+    threads: int = Field(0, ge=0)
+
+
+# Options that mean something only for one choice of another: given elsewhere, they are a mistake.
+ONLY_WITH = {
+    ("split", "classes"): ("kind", "classes"),
+    ("split", "assign"): ("kind", "classes"),
+    ("split", "alpha"): ("kind", "dirichlet"),
+    ("split", "skew"): ("kind", "sizes"),
+    ("split", "proportions"): ("kind", "sizes"),
+    ("data", "alpha"): ("name", "synthetic"),
+    ("data", "beta"): ("name", "synthetic"),
+}
+
+
+class Experiment(Section):
+    """One run, described: the content of an experiment file."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    seed: int = Field(0, ge=0, lt=2**31)
+    data: Data = Data()
+    split: Split = Split()
+    model: Model = Model()
+    algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "fednag"})
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    stop: Stop = Stop()
+    engine: Engine = Engine()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Experiment:
+        for (section, option), (key, value) in ONLY_WITH.items():
+            table = getattr(self, section)
+            if getattr(table, option) is not None and getattr(table, key) != value:
+                raise ValueError(f"{section}.{option} only goes with {section}.{key} = {value!r}")
+        if self.split.kind == "classes" and self.split.classes is None:
+            raise ValueError("split.classes is missing: how many classes each worker holds")
+        if self.split.kind == "dirichlet" and self.split.alpha is None:
+            raise ValueError("split.alpha is missing: the Dirichlet concentration, for example 0.5")
+        if self.training.participants is not None and self.training.fraction is not None:
+            raise ValueError("give training.participants or training.fraction, not both")
+        return self
+
+    def toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+    @property
+    def key(self) -> str:
+        """A short hash of all that decides the run's numbers."""
+        content = self.model_dump(exclude={"name": True, "engine": {"threads"}}, mode="json")
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def label(self) -> str:
+        return str(self.algorithm["name"])
+
+
+def parse(raw: Mapping[str, Any], source: str = "experiment") -> Experiment:
+    """A checked experiment, its algorithm's numbers filled in; ``source`` names it in errors."""
+    try:
+        experiment = Experiment.model_validate(dict(raw))
+    except ValidationError as error:
+        raise FednagError(f"{source}: {explain(error, Experiment)}") from None
+    if experiment.algorithm.get("name") == CUSTOM:
+        return experiment
+    algorithm = build_algorithm(experiment.algorithm, source)
+    return experiment.model_copy(update={"algorithm": describe(algorithm)})
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The tables of an experiment file, not yet checked."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FednagError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FednagError(f"{path}: is not TOML ({error}); correct it there") from error
+
+
+def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``raw`` with ``section.key`` (or top-level ``key``) set to new values."""
+    result: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
+    for path, new in settings.items():
+        section, dot, key = path.partition(".")
+        if not dot:
+            result[section] = new
+            continue
+        table = result.setdefault(section, {})
+        if not isinstance(table, dict) or "." in key or not key:
+            raise FednagError(f"{path}: no such field; write section.key, e.g. training.tau")
+        table[key] = new
+    return result
+
+
+def assignments(texts: Sequence[str], option: str) -> dict[str, str]:
+    """``section.key=text`` options as a mapping."""
+    found = {}
+    for text in texts:
+        path, equals, right = text.partition("=")
+        if not equals or not path.strip() or not right.strip():
+            raise FednagError(f"{option} {text}: write section.key=value, e.g. training.tau=20")
+        found[path.strip()] = right.strip()
+    return found
+
+
+def value(text: str) -> Any:
+    """A value as TOML writes it; anything else is taken as a plain string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def build_algorithm(table: Mapping[str, Any], source: str = "experiment") -> Algorithm:
+    """The algorithm an ``[algorithm]`` table describes."""
+    name = table.get("name")
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        hint = nearest(str(name), ALGORITHMS)
+        raise FednagError(
+            f"{source}: algorithm.name: no algorithm {name!r}{hint}; "
+            f"there are {', '.join(ALGORITHMS)}"
+        )
+    cls = ALGORITHMS[name]
+    model = _checker(cls)
+    try:
+        checked = model.model_validate({k: v for k, v in table.items() if k != "name"})
+    except ValidationError as error:
+        raise FednagError(f"{source}: {explain(error, model, ('algorithm',))}") from None
+    return cls(**checked.model_dump())
+
+
+def check_algorithm(algorithm: Algorithm) -> None:
+    """The same checks for an algorithm made in Python."""
+    model = _checker(type(algorithm))
+    try:
+        model.model_validate(asdict(algorithm))  # type: ignore[call-overload]
+    except ValidationError as error:
+        raise FednagError(explain(error, model, (type(algorithm).__name__,))) from None
+
+
+def describe(algorithm: Algorithm) -> dict[str, Any]:
+    """An algorithm as an ``[algorithm]`` table."""
+    names = {cls: name for name, cls in ALGORITHMS.items()}
+    name = names.get(type(algorithm), type(algorithm).__name__)
+    return {"name": name, **asdict(algorithm)}  # type: ignore[call-overload]
+
+
+def _checker(cls: type[Algorithm]) -> type[BaseModel]:
+    hints = get_type_hints(cls, include_extras=True)
+    definitions: dict[str, Any] = {}
+    for field in fields(cls):  # type: ignore[arg-type]
+        default = ... if field.default is MISSING else field.default
+        definitions[field.name] = (hints[field.name], default)
+    config = ConfigDict(**STRICT, arbitrary_types_allowed=True)
+    return create_model(cls.__name__, __config__=config, **definitions)
+
+
+def nearest(word: str, known: Any) -> str:
+    """`` (did you mean X?)`` when a known word is close."""
+    close = difflib.get_close_matches(word.lower(), [str(k) for k in known], n=1, cutoff=0.6)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def explain(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:
+    """The first of pydantic's findings as one sentence, and how many more there are."""
+    found = error.errors()
+    first = found[0]
+    where = [part for part in first["loc"] if isinstance(part, str)]
+    name = ".".join([*prefix, *where])
+    given = first.get("input")
+    if first["type"] == "extra_forbidden":
+        known = list(_fields_at(model, where[:-1]))
+        shown = ", ".join(known) or "none"
+        text = f"{name}: no such key{nearest(where[-1], known)}; allowed here: {shown}"
+    elif first["type"] == "value_error":
+        text = str(first["ctx"]["error"])
+    elif first["type"] == "missing":
+        text = f"{name}: is missing; give it a value"
+    elif first["type"] == "literal_error":
+        expected = str(first["ctx"]["expected"]).replace(" or 'custom'", "")
+        known = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
+        text = f"{name}: {given!r} is not allowed{nearest(str(given), known)}; use {expected}"
+    elif first["type"] == "string_pattern_mismatch":
+        text = f"{name}: {given!r} is not allowed; use letters, digits, '.', '_' and '-'"
+    else:
+        wish = first["msg"].removeprefix("Input should be ").removeprefix("Input ")
+        text = f"{name}: {given!r} is not allowed; it should be {wish}"
+    return text + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")
+
+
+def _fields_at(model: type[BaseModel], path: Sequence[str]) -> Any:
+    for part in path:
+        field = model.model_fields.get(part)
+        annotation = field.annotation if field else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return ()
+        model = annotation
+    return model.model_fields

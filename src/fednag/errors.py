@@ -1,0 +1,9 @@
+"""The one exception users are meant to see."""
+
+
+class FednagError(Exception):
+    """Something the user can put right.
+
+    Its text is one sentence that names the field or file and the remedy; the command line prints it
+    without a traceback and exits with code 2.
+    """

@@ -1,0 +1,212 @@
+"""From a checked experiment to a plan that can run: loads data, deals it out, builds the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fednag.algorithm import Algorithm
+from fednag.config import CUSTOM, Data, Experiment, Split, build_algorithm
+from fednag.errors import FednagError
+from fednag.problems import data, models, partition
+from fednag.problems.dataset import Dataset
+from fednag.problems.losses import Loss
+from fednag.problems.partition import Partition
+from fednag.problems.problem import Problem
+from fednag.simulate.run import Plan
+from fednag.simulate.schedule import Schedule
+from fednag.simulate.tuning import choose
+
+T = TypeVar("T")
+
+
+@dataclass
+class Parts:
+    """Objects given from Python in place of a name in the file."""
+
+    dataset: Dataset | None = None
+    module: nn.Module | None = None
+    loss: str | Loss | None = None
+    algorithm: Algorithm | None = None
+
+
+@dataclass
+class Builder:
+    """Builds plans; runs of one comparison share the data, the split and the traced model."""
+
+    parts: Parts = field(default_factory=Parts)
+    _made: dict[str, Any] = field(default_factory=dict)
+
+    def plan(
+        self, experiment: Experiment, algorithm: Algorithm | None = None
+    ) -> tuple[Experiment, Plan, list[str]]:
+        """(the experiment with every choice made, its plan, notes for the user)."""
+        algorithm = algorithm or self.parts.algorithm or build_algorithm(experiment.algorithm)
+        device = resolve_device(experiment.engine.device)
+        dataset = self._dataset(experiment)
+        deal = self._once(
+            ["split", experiment.split, experiment.data, experiment.seed],
+            lambda: split(dataset, experiment.split, experiment.seed),
+        )
+        problem = self._problem(experiment, dataset, device)
+        training, engine = experiment.training, experiment.engine
+        workers = 1 if algorithm.pooled else len(deal.workers)
+        per_round = participants(experiment, workers)
+        sizes = [sum(deal.sizes)] if algorithm.pooled else deal.sizes
+        width = Schedule(0, sizes, training.batch).width
+        chunk, threads, notes = choose(problem, per_round, width, engine.chunk, engine.threads)
+        chosen = {"device": device, "chunk": chunk, "threads": threads}
+        resolved = experiment.model_copy(update={"engine": engine.model_copy(update=chosen)})
+        plan = Plan(
+            problem=problem,
+            partition=deal,
+            algorithm=algorithm,
+            tau=training.tau,
+            iterations=training.iterations,
+            batch=training.batch,
+            seed=experiment.seed,
+            per_round=per_round,
+            evaluate_every=experiment.evaluation.every,
+            samples=experiment.evaluation.samples,
+            per_worker=experiment.evaluation.per_worker,
+            stop_accuracy=experiment.stop.accuracy,
+            stop_loss=experiment.stop.loss,
+            stop_seconds=experiment.stop.seconds,
+            chunk=chunk,
+            threads=threads,
+        )
+        return resolved, plan, [*deal.notes, *notes, *warnings(experiment)]
+
+    def _dataset(self, experiment: Experiment) -> Dataset:
+        if self.parts.dataset is not None:
+            return self.parts.dataset
+        parts = ["data", experiment.data, experiment.seed, experiment.split.workers]
+        return self._once(parts, lambda: load(experiment))
+
+    def _problem(self, experiment: Experiment, dataset: Dataset, device: str) -> Problem:
+        def make() -> Problem:
+            model = experiment.model
+            module, loss = self.parts.module, self.parts.loss
+            if module is None:
+                if model.name == CUSTOM:
+                    raise FednagError(
+                        "model.name: the model of this run was a Python object; run it from Python"
+                    )
+                outputs = dataset.classes or outputs_of(dataset.y)
+                module = models.build(
+                    model.name, dataset.shape, outputs, experiment.seed, model.hidden
+                )
+            if loss is None:
+                loss = "mse" if dataset.classes is None else models.loss_of(model.name)
+            return Problem(
+                dataset,
+                module,
+                loss,
+                device=device,
+                dtype=getattr(torch, experiment.engine.dtype),
+                standardise=experiment.data.standardise,
+            )
+
+        seed, dtype = experiment.seed, experiment.engine.dtype
+        return self._once(["problem", experiment.data, experiment.model, seed, device, dtype], make)
+
+    def _once(self, parts: list[Any], make: Callable[[], T]) -> T:
+        key = repr(parts)
+        if key not in self._made:
+            # Only the newest of each kind is kept: a sweep over seeds must not pile them up.
+            self._made = {k: v for k, v in self._made.items() if not k.startswith(f"['{parts[0]}'")}
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
+
+
+def load(experiment: Experiment) -> Dataset:
+    """The data set a file names."""
+    section: Data = experiment.data
+    if section.name == CUSTOM:
+        raise FednagError("data.name: the data of this run were Python tensors; run it from Python")
+    options: dict[str, Any] = {}
+    if section.name == "synthetic":
+        options = {
+            "alpha": 1.0 if section.alpha is None else section.alpha,
+            "beta": 1.0 if section.beta is None else section.beta,
+            "workers": experiment.split.workers or 30,
+        }
+    return data.load(section.name, seed=experiment.seed, **options)
+
+
+def split(dataset: Dataset, section: Split, seed: int) -> Partition:
+    """The samples of a data set, dealt to workers."""
+    labels = dataset.y.numpy()
+    workers = section.workers or 4
+    if section.kind in ("classes", "dirichlet") and dataset.classes is None:
+        raise FednagError(
+            f"split.kind: {section.kind!r} needs class labels, and these targets are numbers; "
+            "use 'iid', 'sizes' or 'natural'"
+        )
+    if section.kind == "classes":
+        cover = section.assign != "random"
+        return partition.by_class(labels, workers, section.classes or 1, seed, cover)
+    if section.kind == "dirichlet":
+        return partition.dirichlet(labels, workers, section.alpha or 1.0, seed)
+    if section.kind == "sizes":
+        skew = 1.0 if section.skew is None else section.skew
+        return partition.by_size(len(labels), workers, skew, seed, section.proportions)
+    if section.kind == "natural":
+        if dataset.owners is None:
+            raise FednagError(
+                f"split.kind: 'natural' needs to know who owns each sample, and {dataset.name} "
+                "does not say; use synthetic, mnist with `fednag data get mnist-writers`, or give "
+                "owners from Python"
+            )
+        return partition.natural(dataset.owners.numpy(), section.workers, seed)
+    return partition.iid(len(labels), workers, seed)
+
+
+def participants(experiment: Experiment, workers: int) -> int:
+    """How many workers take part in a round."""
+    training = experiment.training
+    if workers == 1:
+        return 1
+    if training.participants is not None:
+        if training.participants > workers:
+            raise FednagError(
+                f"training.participants: {training.participants} is more than the {workers} workers "
+                "there are; lower it or raise split.workers"
+            )
+        return training.participants
+    return max(1, round((training.fraction or 1.0) * workers))
+
+
+def resolve_device(name: str) -> str:
+    """A device torch can use; ``auto`` takes a GPU if there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).splitlines()[0]
+        raise FednagError(f"engine.device: cannot use {name!r} ({first}); use 'auto'") from error
+    return name
+
+
+def outputs_of(y: Tensor) -> int:
+    return 1 if y.dim() == 1 else int(y[0].numel())
+
+
+def warnings(experiment: Experiment) -> list[str]:
+    """Settings that run but are seldom meant."""
+    notes = []
+    momentum = experiment.algorithm.get("momentum", 0)
+    if isinstance(momentum, int | float) and momentum >= 1:
+        notes.append(f"momentum {momentum:g} is not below 1: expect divergence")
+    if experiment.training.tau > experiment.training.iterations:
+        notes.append(
+            f"tau {experiment.training.tau} is above the {experiment.training.iterations} iterations: "
+            "there is one, shorter round"
+        )
+    return notes

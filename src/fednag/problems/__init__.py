@@ -1,0 +1,1 @@
+"""Data, splits, models and what they cost."""

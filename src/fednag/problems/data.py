@@ -1,0 +1,156 @@
+"""Loads a data set by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fednag.errors import FednagError
+from fednag.problems.cifar import Classes, read_cifar, record_bytes
+from fednag.problems.dataset import Dataset
+from fednag.problems.idx import read_idx
+from fednag.problems.sources import SOURCES, data_folder, unknown_name
+from fednag.problems.synthetic import synthetic
+
+NAMES = ("digits", "synthetic", "mnist", "fashion-mnist", "cifar-10", "cifar-100")
+_OPTIONS = {"synthetic": ("alpha", "beta", "workers")}
+_WRITER_COLUMN = 2  # QMNIST's columns: digit, NIST series, writer, ...
+
+
+def load(name: str, folder: Path | None = None, seed: int = 0, **options: Any) -> Dataset:
+    """The data set called `name`; downloaded ones are read from `folder` or `data_folder()`.
+
+    `seed` and the options (alpha, beta, workers) are for the synthetic data: the others are fixed.
+    """
+    if name not in NAMES:
+        raise unknown_name(name, NAMES)
+    known = _OPTIONS.get(name, ())
+    for option in options:
+        if option not in known:
+            offer = f"only {', '.join(known)}" if known else "none at all"
+            raise FednagError(f"data set '{name}' has no option '{option}' ({offer}); leave it out")
+    if name == "synthetic":
+        return synthetic(seed=seed, **options)
+    if name == "digits":
+        return _digits()
+    root = data_folder() if folder is None else folder
+    if name == "cifar-10":
+        return _cifar(name, root, 10)
+    if name == "cifar-100":
+        return _cifar(name, root, 100)
+    return _mnist(name, root)
+
+
+def _digits() -> Dataset:
+    # sklearn takes a second to import, which every other data set would pay for.
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    bunch = load_digits()
+    images = torch.from_numpy(bunch.images.astype(np.uint8)).unsqueeze(1)
+    labels = torch.from_numpy(bunch.target.astype(np.int64))
+    train, test = train_test_split(
+        np.arange(len(labels)), test_size=0.2, stratify=bunch.target, random_state=0
+    )
+    return Dataset(
+        name="digits",
+        x=images[train],
+        y=labels[train],
+        test_x=images[test],
+        test_y=labels[test],
+        classes=10,
+        scale=1 / 16,
+    )
+
+
+def _mnist(name: str, root: Path) -> Dataset:
+    x, y = _idx_pair(name, root, "train")
+    test_x, test_y = _idx_pair(name, root, "t10k")
+    owners = _writers(root, y) if name == "mnist" else None
+    return Dataset(
+        name=name,
+        x=torch.from_numpy(x),
+        y=torch.from_numpy(y),
+        test_x=torch.from_numpy(test_x),
+        test_y=torch.from_numpy(test_y),
+        classes=10,
+        scale=1 / 255,
+        owners=None if owners is None else torch.from_numpy(owners),
+    )
+
+
+def _idx_pair(
+    name: str, root: Path, part: Literal["train", "t10k"]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    images_path = _present(name, root, f"{part}-images-idx3-ubyte.gz")
+    labels_path = _present(name, root, f"{part}-labels-idx1-ubyte.gz")
+    images, labels = read_idx(images_path), read_idx(labels_path)
+    if images.dtype != np.uint8 or images.ndim != 3 or images.shape[1:] != (28, 28):
+        raise _wrong(
+            name, images_path, f"{images.dtype} of shape {images.shape}, not 28x28 8-bit images"
+        )
+    if labels.dtype != np.uint8 or labels.ndim != 1:
+        raise _wrong(
+            name, labels_path, f"{labels.dtype} of shape {labels.shape}, not a row of 8-bit labels"
+        )
+    if len(images) != len(labels):
+        raise _wrong(
+            name, labels_path, f"{len(labels)} labels for {len(images)} images in {images_path}"
+        )
+    if labels.max() > 9:
+        raise _wrong(name, labels_path, f"label {labels.max()}, which is not one of 0 to 9")
+    return images[:, None], labels.astype(np.int64)
+
+
+def _writers(root: Path, labels: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    source = SOURCES["mnist-writers"]
+    path = root / source.folder / source.files[0].name
+    if not path.exists():
+        return None
+    table = read_idx(path)
+    if table.dtype.kind != "i" or table.ndim != 2 or table.shape[1] <= _WRITER_COLUMN:
+        raise _wrong(
+            source.name, path, f"{table.dtype} of shape {table.shape}, not a table of integers"
+        )
+    if not np.array_equal(table[:, 0], labels):
+        raise _wrong(source.name, path, "digits other than the labels of the MNIST training set")
+    return table[:, _WRITER_COLUMN].astype(np.int64)
+
+
+def _cifar(name: str, root: Path, classes: Classes) -> Dataset:
+    images, labels = [], []
+    for file in SOURCES[name].files:
+        assert file.size is not None, file
+        path = _present(name, root, file.name)
+        batch, targets = read_cifar(path, classes, file.size // record_bytes(classes))
+        images.append(torch.from_numpy(batch))
+        labels.append(torch.from_numpy(targets))
+    # The registry lists the test file last.
+    return Dataset(
+        name=name,
+        x=torch.cat(images[:-1]),
+        y=torch.cat(labels[:-1]),
+        test_x=images[-1],
+        test_y=labels[-1],
+        classes=classes,
+        scale=1 / 255,
+    )
+
+
+def _present(name: str, root: Path, file: str) -> Path:
+    folder = SOURCES[name].folder
+    path = root / folder / file
+    if not path.exists():
+        raise FednagError(
+            f"{path} is missing: run `fednag data get {name}`, "
+            f"or set FEDNAG_DATA to the folder that holds {folder}/"
+        )
+    return path
+
+
+def _wrong(name: str, path: Path, why: str) -> FednagError:
+    return FednagError(f"{path} holds {why}; delete it and run `fednag data get {name}`")

@@ -1,0 +1,124 @@
+"""A model, its loss and its data: gradients and evaluation at flat vectors."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fednag.errors import FednagError
+from fednag.problems.dataset import Dataset
+from fednag.problems.gradients import Gradients
+from fednag.problems.losses import Loss, resolve
+from fednag.vectors import Layout, Vector, ravel
+
+
+@dataclass(frozen=True)
+class Standardise:
+    """Training features to mean 0 and standard deviation 1, per channel (images) or feature."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def fit(cls, x: Tensor) -> Standardise:
+        over = (0, 2, 3) if x.dim() == 4 else (0,)
+        values = x.double()
+        deviation = values.std(over, keepdim=True)
+        return cls(values.mean(over, keepdim=True)[0], deviation.clamp_min(1e-12)[0])
+
+
+class Problem:
+    """What is to be minimised: a module's loss on a data set, over flat weight vectors."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        module: nn.Module,
+        loss: str | Loss = "cross-entropy",
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        standardise: bool = False,
+    ) -> None:
+        self.dataset = dataset
+        self.device, self.dtype = torch.device(device), dtype
+        self.module = copy.deepcopy(module).to(self.device, dtype).train()
+        self.layout = Layout.of(self.module)
+        if not self.layout.names:
+            raise FednagError("model: it has no trainable parameters; give one that has")
+        self.initial: Vector = ravel(self.module)
+        self.loss = resolve(loss)
+        self.gradients = Gradients(self.module, self.layout, self.loss)
+        self.x, self.y = dataset.x.to(self.device), self._targets(dataset.y)
+        self.test_x, self.test_y = dataset.test_x.to(self.device), self._targets(dataset.test_y)
+        self._scaling: tuple[Tensor, Tensor] | None = None
+        if standardise:
+            fitted = Standardise.fit(dataset.x)
+            deviation = fitted.deviation.to(self.device, dtype)
+            self._scaling = fitted.mean.to(self.device, dtype), 1 / deviation
+        self._copies = threading.local()
+        self._try_out()
+
+    def features(self, x: Tensor) -> Tensor:
+        """Raw samples as the model sees them."""
+        x = x.to(self.dtype)
+        if self._scaling is not None:
+            mean, inverse = self._scaling
+            return (x - mean) * inverse
+        return x * self.dataset.scale if self.dataset.scale != 1.0 else x
+
+    def evaluate(self, w: Vector, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Per sample, in float64: the loss at ``w``, and 1 where the class is right (else 0)."""
+        module = getattr(self._copies, "module", None)
+        if module is None:
+            # functional_call swaps attributes, so each thread needs a module of its own.
+            module = self._copies.module = copy.deepcopy(self.module).eval()
+        with torch.no_grad():
+            output = functional_call(module, self.layout.unravel(w), (self.features(x),))
+            losses = self.loss(output, y).double()
+            if self.dataset.classes is None:
+                return losses, torch.zeros_like(losses)
+            return losses, (output.argmax(-1) == y).double()
+
+    def module_at(self, w: Vector) -> nn.Module:
+        """A new module with the weights ``w``, on the CPU, ready to use."""
+        module = copy.deepcopy(self.module).cpu().eval()
+        values = self.layout.unravel(w.detach().cpu())
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if name in values:
+                    parameter.copy_(values[name])
+        return module
+
+    def _targets(self, y: Tensor) -> Tensor:
+        return y.to(self.device, self.dtype if y.is_floating_point() else torch.int64)
+
+    def _try_out(self) -> None:
+        """Find what cannot work (wrong shapes, hidden state) before training does."""
+        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        x, y = self.features(self.x[:2]), self.y[:2]
+        try:
+            with torch.no_grad():
+                losses = self.loss(self.module(x), y)
+        except Exception as error:
+            first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            raise FednagError(
+                f"model: it cannot take samples of shape {self.dataset.shape} with this loss "
+                f"({first}); give a model and loss that fit the data"
+            ) from error
+        if losses.shape != y.shape[:1]:
+            raise FednagError(
+                f"loss: it must return one value per sample, shape ({len(y)},), but returned shape "
+                f"{tuple(losses.shape)}; use reduction='none'"
+            )
+        for name, buffer in self.module.named_buffers():
+            if not torch.equal(buffer, before[name]):
+                raise FednagError(
+                    f"model: training changes its buffer {name!r}, which is not among the weights "
+                    "that are averaged; use GroupNorm or LayerNorm instead of BatchNorm"
+                )

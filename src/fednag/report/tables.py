@@ -1,0 +1,148 @@
+"""Rankings of runs as rows, and rows as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from fednag.records import Record
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A labelled run, as its records tell it."""
+
+    label: str
+    seed: int
+    records: list[Record]
+    ended: str
+    diverged: bool
+
+    @property
+    def losses(self) -> list[float]:
+        """Losses after the first aggregation: w(0) is not a result."""
+        return [r.loss for r in self.records if r.loss is not None and r.round > 0]
+
+    @property
+    def accuracies(self) -> list[float]:
+        return [r.accuracy for r in self.records if r.accuracy is not None and r.round > 0]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over seeds; the deviation is None for one seed."""
+
+    mean: float
+    deviation: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        if not values:
+            return None
+        return cls(mean(values), stdev(values) if len(values) > 1 else None)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in a ranking; values are None where every run diverged before having one."""
+
+    label: str
+    runs: int
+    best_loss: Spread | None
+    final_loss: Spread | None
+    final_accuracy: Spread | None
+    best_accuracy: Spread | None
+    iterations: int
+    megabytes: float
+    seconds: float
+    diverged: int
+    ended: str
+
+
+def ranked(curves: Sequence[Curve]) -> list[Row]:
+    """A row a label, best first: by final accuracy, or final loss where there is none.
+
+    Labels with a diverged run come last.
+    """
+    labels = list(dict.fromkeys(curve.label for curve in curves))
+    rows = [_row(label, [c for c in curves if c.label == label]) for label in labels]
+
+    def order(row: Row) -> tuple[bool, float, float]:
+        accuracy = -row.final_accuracy.mean if row.final_accuracy else 0.0
+        loss = row.final_loss.mean if row.final_loss else float("inf")
+        return row.diverged > 0, accuracy, loss
+
+    return sorted(rows, key=order)
+
+
+def _row(label: str, curves: Sequence[Curve]) -> Row:
+    kept = [curve for curve in curves if not curve.diverged]
+    last = [curve.records[-1] for curve in curves]
+    return Row(
+        label=label,
+        runs=len(curves),
+        best_loss=Spread.of([min(c.losses) for c in curves if c.losses]),
+        final_loss=Spread.of([c.losses[-1] for c in kept if c.losses]),
+        final_accuracy=Spread.of([c.accuracies[-1] for c in kept if c.accuracies]),
+        best_accuracy=Spread.of([max(c.accuracies) for c in curves if c.accuracies]),
+        iterations=max(record.iteration for record in last),
+        megabytes=mean([(r.bytes_up + r.bytes_down) / 1e6 for r in last]),
+        seconds=mean([r.seconds for r in last]),
+        diverged=sum(curve.diverged for curve in curves),
+        ended="; ".join(dict.fromkeys(curve.ended for curve in curves)),
+    )
+
+
+HEADINGS = (
+    "method",
+    "final accuracy",
+    "best accuracy",
+    "final loss",
+    "best loss",
+    "iterations",
+    "MB sent",
+    "seconds",
+    "ended",
+)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row as text, in the order of ``HEADINGS``."""
+    label = row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)"
+    return (
+        label,
+        _percent(row.final_accuracy),
+        _percent(row.best_accuracy),
+        _number(row.final_loss),
+        _number(row.best_loss),
+        f"{row.iterations:,}",
+        f"{row.megabytes:,.1f}",
+        f"{row.seconds:,.1f}",
+        row.ended,
+    )
+
+
+def render(rows: Sequence[Row]) -> str:
+    """A plain-text table."""
+    lines = [HEADINGS, *(cells(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
+    padded = [
+        "  ".join(c.ljust(w) if i in (0, 8) else c.rjust(w) for i, (c, w) in enumerate(pairs))
+        for pairs in (list(zip(line, widths, strict=True)) for line in lines)
+    ]
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def _percent(spread: Spread | None) -> str:
+    if spread is None:
+        return "-"
+    tail = "" if spread.deviation is None else f" ± {spread.deviation:.2%}"
+    return f"{spread.mean:.2%}{tail}"
+
+
+def _number(spread: Spread | None) -> str:
+    if spread is None:
+        return "-"
+    tail = "" if spread.deviation is None else f" ± {spread.deviation:.4f}"
+    return f"{spread.mean:.4f}{tail}"

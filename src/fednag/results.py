@@ -1,0 +1,85 @@
+"""What a run or a comparison gives back to Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fednag.config import Experiment
+from fednag.records import Record
+from fednag.report.tables import Curve, ranked, render
+
+if TYPE_CHECKING:
+    from altair import TopLevelMixin
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run that is over."""
+
+    label: str
+    experiment: Experiment
+    records: list[Record]
+    best: nn.Module  # w^f: the aggregated model of least global loss
+    final: nn.Module  # the last aggregated model
+    ended: str  # "finished", or why it stopped earlier
+    diverged: bool
+    folder: Path | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def curve(self) -> Curve:
+        seed = self.experiment.seed
+        return Curve(self.label, seed, self.records, self.ended, self.diverged)
+
+    def plot(self) -> TopLevelMixin:
+        """An altair chart of loss and accuracy; shows itself in a notebook, or ``.save(path)``."""
+        return _plot([self.curve])
+
+    def __repr__(self) -> str:
+        last = self.records[-1]
+        loss = "diverged" if last.loss is None else f"loss {last.loss:.4f}"
+        accuracy = "" if last.accuracy is None else f", accuracy {last.accuracy:.2%}"
+        return f"<Run {self.label}: {last.iteration} iterations, {loss}{accuracy}, {self.ended}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Several runs beside each other."""
+
+    runs: list[Run]
+
+    @property
+    def records(self) -> dict[str, list[Record]]:
+        """Records by label; with several seeds, ``label#seed``."""
+        several = len({run.experiment.seed for run in self.runs}) > 1
+        suffix = "#{}" if several else ""
+        return {run.label + suffix.format(run.experiment.seed): run.records for run in self.runs}
+
+    @property
+    def best(self) -> Run:
+        """The run with the highest final accuracy (regression: the lowest final loss)."""
+        order = [row.label for row in ranked([run.curve for run in self.runs])]
+        return min(self.runs, key=lambda run: order.index(run.label))
+
+    def plot(self) -> TopLevelMixin:
+        """An altair chart of loss and accuracy, a colour a method."""
+        return _plot([run.curve for run in self.runs])
+
+    def __getitem__(self, label: str) -> Run:
+        return next(run for run in self.runs if run.label == label)
+
+    def __str__(self) -> str:
+        return render(ranked([run.curve for run in self.runs]))
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(dict.fromkeys(run.label for run in self.runs))}>"
+
+
+def _plot(curves: list[Curve]) -> Any:
+    from fednag.report.charts import curves_chart
+
+    return curves_chart(curves)

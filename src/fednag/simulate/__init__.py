@@ -1,0 +1,1 @@
+"""Runs a federated method on one machine."""

@@ -1,0 +1,197 @@
+"""Runs the workers' halves of rounds: chunks of stacked workers, spread over threads.
+
+Each thread uses one intra-op thread: parallel kernels wait for each other at barriers and collapse
+when another process takes a core. Sums are taken in worker order whatever finishes first, so a run
+repeats bit for bit; only ``chunk`` may change it, and only by rounding.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fednag.algorithm import Algorithm, Grad, local_round
+from fednag.problems.problem import Problem
+from fednag.simulate.schedule import EAGER, Indexes, Schedule
+from fednag.vectors import Vector, Vectors
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+EVALUATION_BLOCK = 500  # samples a task; fixed, so that results do not depend on threads
+GRADIENT_BLOCK = 256  # samples of each worker a task takes at a time for a full gradient
+
+
+class Engine:
+    """Computes rounds of ``algorithm`` for workers who own the samples in ``owned``."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        algorithm: Algorithm,
+        owned: Sequence[Indexes],
+        schedule: Schedule,
+        *,
+        chunk: int,
+        threads: int,
+    ) -> None:
+        self.problem, self.algorithm, self.schedule = problem, algorithm, schedule
+        self.owned = owned
+        self.chunk, self.threads = chunk, threads
+        self.memories = Memories(algorithm.memory(problem.initial), len(owned))
+        # The mean over many workers keeps more digits than the vectors themselves.
+        self._wide = torch.float32 if problem.device.type == "mps" else torch.float64
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Engine:
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        if self.threads > 1:
+            self._pool = ThreadPoolExecutor(self.threads, initializer=_one_thread)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+        torch.set_num_threads(self._threads_before)
+
+    def probe(self, w: Vector, workers: Indexes) -> Vector:
+        """The mean full gradient at ``w`` over these workers, weighted by data size."""
+
+        def task(group: Indexes) -> Vectors:
+            return self._weighted(Vectors(g=self._full(group)(w)), group)
+
+        return self._mean(self._ordered(task, self._groups(workers)), workers).g
+
+    def round(
+        self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
+    ) -> Vectors:
+        """The weighted mean of what ``workers`` return after ``steps`` iterations each.
+
+        ``starts`` holds, for every worker of the run, the iterations it has done before.
+        """
+        sent = server.pick(self.algorithm.down)
+
+        def task(group: Indexes) -> Vectors:
+            if self.problem.gradients.eager is not None:
+                torch.manual_seed(_key(self.schedule.seed, EAGER, number, int(group[0])))
+            grads = self._grads(group, starts, steps)
+            mine = self.memories.read(group)
+            up, kept = local_round(self.algorithm, sent, mine, grads, self._full(group))
+            self.memories.write(group, kept)
+            return self._weighted(up, group)
+
+        return self._mean(self._ordered(task, self._groups(workers)), workers)
+
+    def evaluate(self, w: Vector, x: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and hit (1 or 0) of each sample in ``index``, at ``w``."""
+
+        def task(block: Tensor) -> tuple[Tensor, Tensor]:
+            return self.problem.evaluate(w, x[block], y[block])
+
+        parts = list(self._ordered(task, index.split(EVALUATION_BLOCK)))
+        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+    def _groups(self, workers: Indexes) -> list[Indexes]:
+        return [workers[i : i + self.chunk] for i in range(0, len(workers), self.chunk)]
+
+    def _ordered(self, task: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        """Results in the order of ``items``, with few tasks in flight: memory stays bounded."""
+        if self._pool is None:
+            yield from map(task, items)
+            return
+        pending: deque[Future[R]] = deque()
+        for item in items:
+            pending.append(self._pool.submit(task, item))
+            if len(pending) > 2 * self.threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+    def _weighted(self, up: Vectors, group: Indexes) -> Vectors:
+        """The sum of D_i times each worker's vectors."""
+        sizes = self._tensor(self.schedule.sizes[group]).to(self._wide)
+        rows = (len(group), len(self.problem.initial))
+        return up.map(lambda vector: sizes @ vector.expand(rows).to(self._wide))
+
+    def _mean(self, sums: Iterator[Vectors], workers: Indexes) -> Vectors:
+        total = next(sums)
+        for part in sums:
+            total = total.map_with(part, torch.add)
+        size = int(self.schedule.sizes[workers].sum())
+        return total.map(lambda vector: (vector / size).to(self.problem.dtype))
+
+    def _grads(self, group: Indexes, starts: Indexes, steps: int) -> Iterator[Grad]:
+        """Each iteration's mini-batch gradient; a batch is gathered when its turn comes."""
+        if not self.schedule.batch:
+            yield from [self._full(group)] * steps
+            return
+        drawn = [self.schedule.batches(int(i), int(starts[i]), steps) for i in group]
+        index = np.zeros((steps, len(group), self.schedule.width), dtype=np.int64)
+        weight = np.zeros((len(group), self.schedule.width))
+        for row, (worker, positions) in enumerate(zip(group, drawn, strict=True)):
+            used = positions.shape[1]
+            index[:, row, :used] = self.owned[worker][positions]
+            index[:, row, used:] = self.owned[worker][0]
+            weight[row, :used] = 1 / used
+        weights = self._tensor(weight).to(self.problem.dtype)
+        for rows in self._tensor(index):
+            yield self._grad(rows, weights)
+
+    def _grad(self, index: Tensor, weight: Tensor) -> Grad:
+        problem = self.problem
+        x, y = problem.features(problem.x[index]), problem.y[index]
+        rows = (len(index), len(problem.initial))
+        return lambda w: problem.gradients(w.expand(rows), x, y, weight)
+
+    def _full(self, group: Indexes) -> Grad:
+        """The gradient over all the data of each worker, block by block."""
+        sizes = self.schedule.sizes[group]
+        width = min(GRADIENT_BLOCK, int(sizes.max()))
+
+        def full(w: Vector) -> Vector:
+            total = torch.zeros((), device=self.problem.device, dtype=self._wide)
+            for first in range(0, int(sizes.max()), width):
+                index = np.empty((len(group), width), dtype=np.int64)
+                weight = np.zeros((len(group), width))
+                for row, worker in enumerate(group):
+                    block = self.owned[worker][first : first + width]
+                    index[row, : len(block)], index[row, len(block) :] = block, self.owned[worker][0]
+                    weight[row, : len(block)] = 1 / sizes[row]
+                weights = self._tensor(weight).to(self.problem.dtype)
+                total = total + self._grad(self._tensor(index), weights)(w).to(self._wide)
+            return total.to(self.problem.dtype)
+
+        return full
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.problem.device)
+
+
+class Memories:
+    """What workers keep between rounds, a row each; takes no room where they keep nothing."""
+
+    def __init__(self, first: Vectors, workers: int) -> None:
+        self.rows = first.map(lambda vector: vector.repeat(workers, 1))
+
+    def read(self, group: Indexes) -> Vectors:
+        return self.rows.map(lambda rows: rows[torch.from_numpy(group).to(rows.device)])
+
+    def write(self, group: Indexes, kept: Vectors) -> None:
+        for name, rows in self.rows.items():
+            rows[torch.from_numpy(group).to(rows.device)] = kept[name]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _key(*parts: int) -> int:
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)

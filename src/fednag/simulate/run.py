@@ -1,0 +1,212 @@
+"""The training loop: rounds, evaluations, the best model so far, when to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fednag.algorithm import Algorithm, payload, server_round
+from fednag.problems.partition import Partition
+from fednag.problems.problem import Problem
+from fednag.records import Record
+from fednag.simulate.engine import Engine
+from fednag.simulate.schedule import SAMPLE, Indexes, Schedule
+from fednag.vectors import Vector, Vectors
+
+BLOWN_UP = 1e3  # a loss this many times the first one will not come back
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything that decides a run's numbers, resolved: nothing is left to be guessed."""
+
+    problem: Problem
+    partition: Partition
+    algorithm: Algorithm
+    tau: int
+    iterations: int
+    batch: int
+    seed: int
+    per_round: int | None = None
+    evaluate_every: int = 1
+    samples: int = 0
+    per_worker: bool = False
+    stop_accuracy: float | None = None
+    stop_loss: float | None = None
+    stop_seconds: float | None = None
+    chunk: int = 1
+    threads: int = 1
+
+    @property
+    def rounds(self) -> int:
+        return ceil(self.iterations / self.tau)
+
+    @property
+    def owned(self) -> tuple[Indexes, ...]:
+        """Each worker's samples; a centralised method has one worker with all of them."""
+        partition = self.partition.pooled() if self.algorithm.pooled else self.partition
+        return partition.workers
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """w^f: the aggregated model of least global loss among those evaluated."""
+
+    w: Vector
+    loss: float
+    iteration: int
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Where a run stands after a round. With the workers' memories it is all a run remembers."""
+
+    server: Vectors
+    starts: Indexes  # iterations each worker has done
+    round: int = 0
+    iteration: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+    best: Best | None = None
+    record: Record | None = None  # of this round, if it was evaluated
+    ended: str | None = None  # why the run is over
+    diverged: bool = False
+
+
+def simulate(plan: Plan) -> Iterator[State]:
+    """Run a plan; yields the state before training and after every round."""
+    owned = plan.owned
+    schedule = Schedule(plan.seed, [len(o) for o in owned], plan.batch, plan.per_round)
+    engine = Engine(
+        plan.problem, plan.algorithm, owned, schedule, chunk=plan.chunk, threads=plan.threads
+    )
+    with engine:
+        loop = _Loop(plan, engine, schedule)
+        state = loop.start()
+        yield state
+        while state.ended is None:
+            state = loop.advance(state)
+            yield state
+
+
+class _Loop:
+    def __init__(self, plan: Plan, engine: Engine, schedule: Schedule) -> None:
+        self.plan, self.engine, self.schedule = plan, engine, schedule
+        self.down, self.up = payload(plan.algorithm, plan.algorithm.init(plan.problem.initial))
+        self.train_index = self._evaluated(np.sort(np.concatenate(engine.owned)))
+        self.test_index = torch.arange(len(plan.problem.test_x), device=plan.problem.device)
+        self.began = time.monotonic()
+        self.first_loss = float("inf")
+
+    def start(self) -> State:
+        plan = self.plan
+        server = plan.algorithm.init(plan.problem.initial)
+        state = State(server, starts=np.zeros(len(self.engine.owned), dtype=np.int64))
+        state = self._measure(state, participants=0)
+        if state.record is not None and state.record.loss is not None:
+            self.first_loss = state.record.loss
+        return self._ended(state)
+
+    def advance(self, state: State) -> State:
+        """One round: the workers' halves, the server's half, an evaluation if it is due."""
+        plan, algorithm, number = self.plan, self.plan.algorithm, state.round + 1
+        steps = min(plan.tau, plan.iterations - state.iteration)
+        workers = self.schedule.participants(number)
+        server = state.server
+        if algorithm.probes:
+            server = algorithm.probed(server, self.engine.probe(server.w, workers))
+        mean = self.engine.round(server, workers, state.starts, steps, number)
+        sizes = self.schedule.sizes
+        share = float(sizes[workers].sum() / sizes.sum())
+        starts = state.starts.copy()
+        starts[workers] += steps
+        state = replace(
+            state,
+            server=server_round(algorithm, server, mean, share),
+            starts=starts,
+            round=number,
+            iteration=state.iteration + steps,
+            bytes_up=state.bytes_up + self.up * len(workers),
+            bytes_down=state.bytes_down + self.down * len(workers),
+            seconds=time.monotonic() - self.began,
+            record=None,
+        )
+        last = state.iteration >= plan.iterations
+        out_of_time = plan.stop_seconds is not None and state.seconds >= plan.stop_seconds
+        if last or out_of_time or not _finite(state.server) or number % plan.evaluate_every == 0:
+            state = self._measure(state, len(workers))
+        return self._ended(state)
+
+    def _measure(self, state: State, participants: int) -> State:
+        """Evaluate the server's model: a record, and w^f if it is the best so far."""
+        problem, w = self.plan.problem, state.server.w
+        losses, hits = self.engine.evaluate(w, problem.x, problem.y, self.train_index)
+        loss = float(losses.mean())
+        classes = problem.dataset.classes is not None
+        accuracy = None
+        if classes and len(self.test_index):
+            _, right = self.engine.evaluate(w, problem.test_x, problem.test_y, self.test_index)
+            accuracy = float(right.mean())
+        blown_up = loss > BLOWN_UP * max(self.first_loss, 1e-3)
+        blown_up = blown_up or not np.isfinite(loss) or not _finite(state.server)
+        best = state.best
+        if not blown_up and state.round and (best is None or loss < best.loss):
+            best = Best(w, loss, state.iteration)
+        record = Record(
+            iteration=state.iteration,
+            round=state.round,
+            loss=None if blown_up else loss,
+            accuracy=None if blown_up else accuracy,
+            train_accuracy=float(hits.mean()) if classes and not blown_up else None,
+            bytes_up=state.bytes_up,
+            bytes_down=state.bytes_down,
+            seconds=round(time.monotonic() - self.began, 4),
+            participants=participants,
+            worker_losses=self._worker_losses(w) if self.plan.per_worker and not blown_up else None,
+        )
+        return replace(state, record=record, best=best, diverged=blown_up)
+
+    def _worker_losses(self, w: Vector) -> tuple[float, ...]:
+        problem, owned = self.plan.problem, self.engine.owned
+        index = torch.from_numpy(np.concatenate(owned)).to(problem.device)
+        losses, _ = self.engine.evaluate(w, problem.x, problem.y, index)
+        return tuple(float(part.mean()) for part in losses.split([len(o) for o in owned]))
+
+    def _ended(self, state: State) -> State:
+        plan, record = self.plan, state.record
+        ended = None
+        if state.diverged:
+            ended = f"diverged at iteration {state.iteration}"
+        elif record and _reached(record.accuracy, plan.stop_accuracy):
+            ended = f"accuracy {plan.stop_accuracy:g} reached at iteration {state.iteration}"
+        elif record and record.loss is not None and plan.stop_loss is not None:
+            if record.loss <= plan.stop_loss:
+                ended = f"loss {plan.stop_loss:g} reached at iteration {state.iteration}"
+        if ended is None and state.iteration >= plan.iterations:
+            ended = "finished"
+        elif ended is None and plan.stop_seconds is not None:
+            if state.seconds >= plan.stop_seconds:
+                ended = f"{plan.stop_seconds:g} seconds are over at iteration {state.iteration}"
+        return replace(state, ended=ended)
+
+    def _evaluated(self, held: Indexes) -> Tensor:
+        """The training samples the loss is taken over: all that workers hold, or a fixed sample."""
+        if 0 < self.plan.samples < len(held):
+            rng = np.random.default_rng([self.plan.seed, SAMPLE])
+            held = np.sort(rng.choice(held, self.plan.samples, replace=False))
+        return torch.from_numpy(held).to(self.plan.problem.device)
+
+
+def _reached(value: float | None, target: float | None) -> bool:
+    return value is not None and target is not None and value >= target
+
+
+def _finite(vectors: Vectors) -> bool:
+    return all(bool(vector.isfinite().all()) for vector in vectors.values())

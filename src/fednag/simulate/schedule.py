@@ -1,0 +1,62 @@
+"""Who takes part in a round and which samples each worker sees: all randomness of training.
+
+Every draw is keyed by what it is for (seed, round, worker, epoch), never by the order of calls, so
+any chunk size, thread count or engine gives the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indexes = NDArray[np.int64]
+
+# Distinguish the streams that share a seed.
+PARTICIPANTS, ORDER, EAGER, SAMPLE = 1, 2, 3, 4
+
+
+class Schedule:
+    """The draws of one run: workers of the given sizes, ``batch`` samples an iteration (0: all)."""
+
+    def __init__(
+        self, seed: int, sizes: Sequence[int], batch: int, per_round: int | None = None
+    ) -> None:
+        self.seed, self.batch = seed, batch
+        self.sizes = np.asarray(sizes, dtype=np.int64)
+        self.per_round = min(per_round or len(sizes), len(sizes))
+
+    @property
+    def width(self) -> int:
+        """The widest batch any worker draws; narrower ones are padded to it when stacked."""
+        largest = int(self.sizes.max())
+        return min(self.batch, largest) if self.batch else largest
+
+    def participants(self, round: int) -> Indexes:
+        """The workers of a round, in order; drawn uniformly, without replacement."""
+        if self.per_round == len(self.sizes):
+            return np.arange(len(self.sizes))
+        rng = np.random.default_rng([self.seed, PARTICIPANTS, round])
+        return np.sort(rng.choice(len(self.sizes), self.per_round, replace=False))
+
+    def order(self, worker: int, epoch: int) -> Indexes:
+        """The order in which a worker visits its samples in one of its epochs."""
+        rng = np.random.default_rng([self.seed, ORDER, worker, epoch])
+        return rng.permutation(int(self.sizes[worker]))
+
+    def batches(self, worker: int, start: int, steps: int) -> Indexes:
+        """Positions (steps, b) of the worker's samples, from its ``start``-th iteration on.
+
+        The epochs' orders follow each other without a gap: every sample is seen once an epoch,
+        and a batch may end one epoch and begin the next. A worker with fewer samples than a batch
+        uses all it has, each iteration.
+        """
+        size = int(self.sizes[worker])
+        if not self.batch or self.batch >= size:
+            return np.broadcast_to(np.arange(size), (steps, size))
+        first, last = start * self.batch, (start + steps) * self.batch
+        epochs = range(first // size, (last - 1) // size + 1)
+        stream = np.concatenate([self.order(worker, epoch) for epoch in epochs])
+        offset = first - epochs[0] * size
+        return stream[offset : offset + last - first].reshape(steps, self.batch)
