@@ -109,6 +109,16 @@ def test_idx_reads_a_bomb_no_further_than_its_header_says(tmp_path: Path) -> Non
         tracemalloc.stop()
 
 
+def test_idx_sees_a_trailing_byte_after_whole_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    raw = idx_bytes(np.zeros(1 << 20, dtype="u1"))
+    path.write_bytes(raw)
+    assert read_idx(path).shape == (1 << 20,)
+    path.write_bytes(raw + b"?")
+    with pytest.raises(FednagError, match="bytes follow the 1048576"):
+        read_idx(path)
+
+
 def test_idx_limit_counts_bytes(tmp_path: Path) -> None:
     path = write_idx(tmp_path / "a.gz", np.arange(10, dtype="i4"))
     assert len(read_idx(path, limit=40)) == 10

@@ -100,9 +100,7 @@ def run_all(
     for label, experiment, algorithm in experiments:
         resolved, plan, notes = builder.plan(experiment, algorithm)
         listener = started(label, resolved, plan.rounds) if started else None
-        runs.append(
-            execute(resolved, plan, label=label, notes=notes, out=out, listener=listener)
-        )
+        runs.append(execute(resolved, plan, label=label, notes=notes, out=out, listener=listener))
     return runs
 
 

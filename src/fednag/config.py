@@ -180,6 +180,40 @@ def assignments(texts: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
+def methods(
+    raw: Mapping[str, Any], names: Sequence[str], source: str = "experiment"
+) -> list[tuple[str, dict[str, Any]]]:
+    """A labelled experiment for each method to compare.
+
+    Methods are ``names``, or else the file's ``algorithms``: names, or tables with numbers of
+    their own. The numbers of ``[algorithm]`` apply to every method that has a field of that name.
+    """
+    shared = raw.get("algorithm", {})
+    listed: Any = list(names) or raw.get("algorithms", [])
+    if not isinstance(listed, list) or not isinstance(shared, dict):
+        raise FednagError(f'{source}: algorithms: write a list, e.g. ["fednag", "fedavg"]')
+    found: dict[str, dict[str, Any]] = {}
+    for entry in listed:
+        own = dict(entry) if isinstance(entry, dict) else {"name": entry}
+        name = own.get("name")
+        takes = {f.name for f in fields(ALGORITHMS[name])} if name in ALGORITHMS else set()  # type: ignore[arg-type]
+        numbers = {key: number for key, number in shared.items() if key in takes}
+        label = str(name)
+        if label in found:
+            changed = ",".join(f"{k}={v}" for k, v in own.items() if k != "name")
+            label = f"{name}({changed or len(found)})"
+        found[label] = {**raw, "algorithm": {**numbers, **own}}
+    for experiment in found.values():
+        experiment.pop("algorithms", None)
+    known = {f.name for cls in ALGORITHMS.values() for f in fields(cls)}  # type: ignore[arg-type]
+    for key in shared:
+        if key not in known | {"name"}:
+            raise FednagError(
+                f"{source}: algorithm.{key}: no method has such a number{nearest(key, known)}"
+            )
+    return list(found.items())
+
+
 def value(text: str) -> Any:
     """A value as TOML writes it; anything else is taken as a plain string."""
     try:

@@ -82,10 +82,10 @@ def _execute(
         save_model(final, folder.path / "final.safetensors")
         save_model(best, folder.path / "best.safetensors")
         status = "diverged" if state.diverged else "finished"
-        found = {"best_iteration": state.best.iteration, "best_loss": state.best.loss}
-        folder.write_info(
-            {"status": status, "ended": state.ended, **(found if state.best else {}), **about}
-        )
+        found = {}
+        if state.best:
+            found = {"best_iteration": state.best.iteration, "best_loss": state.best.loss}
+        folder.write_info({"status": status, "ended": state.ended, **found, **about})
     return Run(
         label=label,
         experiment=experiment,
@@ -103,14 +103,14 @@ def save_model(module: nn.Module, path: Path) -> None:
     """A module's state as safetensors: ``module.load_state_dict(load_file(path))`` reads it."""
     temporary = path.with_name(path.name + ".tmp")
     # Cloned, because safetensors refuses tensors that share memory, as tied weights do.
-    state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+    state = {
+        name: value.detach().clone().contiguous() for name, value in module.state_dict().items()
+    }
     save_file(state, str(temporary))
     temporary.replace(path)
 
 
-def _about(
-    experiment: Experiment, plan: Plan, label: str, notes: list[str]
-) -> dict[str, Any]:
+def _about(experiment: Experiment, plan: Plan, label: str, notes: list[str]) -> dict[str, Any]:
     return {
         "label": label,
         "seed": experiment.seed,

@@ -56,7 +56,7 @@ class Builder:
         training, engine = experiment.training, experiment.engine
         workers = 1 if algorithm.pooled else len(deal.workers)
         per_round = participants(experiment, workers)
-        sizes = [sum(deal.sizes)] if algorithm.pooled else deal.sizes
+        sizes = [int(deal.sizes.sum())] if algorithm.pooled else deal.sizes.tolist()
         width = Schedule(0, sizes, training.batch).width
         chunk, threads, notes = choose(problem, per_round, width, engine.chunk, engine.threads)
         chosen = {"device": device, "chunk": chunk, "threads": threads}
@@ -175,8 +175,8 @@ def participants(experiment: Experiment, workers: int) -> int:
     if training.participants is not None:
         if training.participants > workers:
             raise FednagError(
-                f"training.participants: {training.participants} is more than the {workers} workers "
-                "there are; lower it or raise split.workers"
+                f"training.participants: {training.participants} is more than the {workers} "
+                "workers there are; lower it or raise split.workers"
             )
         return training.participants
     return max(1, round((training.fraction or 1.0) * workers))
@@ -206,7 +206,7 @@ def warnings(experiment: Experiment) -> list[str]:
         notes.append(f"momentum {momentum:g} is not below 1: expect divergence")
     if experiment.training.tau > experiment.training.iterations:
         notes.append(
-            f"tau {experiment.training.tau} is above the {experiment.training.iterations} iterations: "
-            "there is one, shorter round"
+            f"tau {experiment.training.tau} is above the {experiment.training.iterations} "
+            "iterations: there is one, shorter round"
         )
     return notes

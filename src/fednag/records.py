@@ -78,7 +78,8 @@ class RunFolder:
                 return cls(path)
         except OSError as error:
             raise FednagError(
-                f"{parent}: cannot make a run folder there ({error.strerror}); choose another with --out"
+                f"{parent}: cannot make a run folder there ({error.strerror}); "
+                "choose another with --out"
             ) from error
         raise FednagError(f"{parent}: too many runs named {label}; remove some")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -79,7 +79,8 @@ class Comparison:
         return f"<Comparison of {', '.join(dict.fromkeys(run.label for run in self.runs))}>"
 
 
-def _plot(curves: list[Curve]) -> Any:
+def _plot(curves: list[Curve]) -> TopLevelMixin:
     from fednag.report.charts import curves_chart
 
-    return curves_chart(curves)
+    chart: TopLevelMixin = curves_chart(curves)
+    return chart

@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples and targets, kept in their compact form (images as uint8) until a batch needs them."""
+    """Samples and targets, in their compact form (images as uint8) until a batch needs them."""
 
     name: str
     x: Tensor  # (n, *shape): uint8 or floating; images are (n, channels, height, width)

@@ -103,7 +103,8 @@ def _fetch(source: Source, file: File, target: Path, progress: bool) -> None:
     try:
         for address in source.addresses:
             url = address.rstrip("/") + "/" + file.name
-            # The second go is for a wrong sum after resuming: the old part is then the suspect.
+            # The second go is for a wrong sum after resuming: the old part or the range sent is
+            # then the suspect, and a fresh start settles it.
             for _ in range(2):
                 try:
                     with _writing(target):
@@ -146,12 +147,11 @@ def _transfer(url: str, part: Path, progress: bool) -> None:
             url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)
         ) as response:
             status = response.status_code
-            content_range = response.headers.get("Content-Range", "")
-            if done and status == 206 and content_range.startswith(f"bytes {done}-"):
+            if done and status == 206:
                 _save(response, part, done, progress)
             elif status == 200:
                 _save(response, part, 0, progress)
-            elif done and status in (206, 416):
+            elif done and status == 416:
                 restart = True
             else:
                 raise _AddressError(f"HTTP {status}")

@@ -27,7 +27,11 @@ def curves_chart(curves: Sequence[Curve]) -> Any:
         for measure, title in measures
         if (panel := _panel(curves, measure, title)) is not None
     ]
-    return alt.hconcat(*panels).configure_axis(grid=True, gridOpacity=0.4).configure_view(stroke="#ccc")
+    return (
+        alt.hconcat(*panels)
+        .configure_axis(grid=True, gridOpacity=0.4)
+        .configure_view(stroke="#ccc")
+    )
 
 
 def _panel(curves: Sequence[Curve], measure: str, title: str) -> Any:
@@ -54,7 +58,7 @@ def _panel(curves: Sequence[Curve], measure: str, title: str) -> Any:
     scale = alt.Scale(zero=False)
     if measure == "loss" and min(row[measure] for row in rows) > 0:
         scale = alt.Scale(type="log")
-    base = alt.Chart(alt.Data(values=rows)).properties(width=380, height=300)
+    base = alt.Chart(alt.InlineData(values=rows)).properties(width=380, height=300)
     line = base.mark_line(strokeWidth=2).encode(
         x=alt.X("iteration:Q", title="iterations"),
         y=alt.Y(f"mean({measure}):Q", title=title, scale=scale),
@@ -79,7 +83,7 @@ def split_chart(table: Sequence[Sequence[int]], title: str) -> Any:
     ]
     cell = 22 if len(table) <= 40 else max(2, 880 // len(table))
     return (
-        alt.Chart(alt.Data(values=rows), title=title)
+        alt.Chart(alt.InlineData(values=rows), title=title)
         .mark_rect()
         .encode(
             x=alt.X("class:O", title="class", axis=alt.Axis(labelAngle=0)),

@@ -96,7 +96,7 @@ class Engine:
         def task(block: Tensor) -> tuple[Tensor, Tensor]:
             return self.problem.evaluate(w, x[block], y[block])
 
-        parts = list(self._ordered(task, index.split(EVALUATION_BLOCK)))
+        parts = list(self._ordered(task, torch.split(index, EVALUATION_BLOCK)))
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
     def _groups(self, workers: Indexes) -> list[Indexes]:
@@ -163,7 +163,10 @@ class Engine:
                 weight = np.zeros((len(group), width))
                 for row, worker in enumerate(group):
                     block = self.owned[worker][first : first + width]
-                    index[row, : len(block)], index[row, len(block) :] = block, self.owned[worker][0]
+                    index[row, : len(block)], index[row, len(block) :] = (
+                        block,
+                        self.owned[worker][0],
+                    )
                     weight[row, : len(block)] = 1 / sizes[row]
                 weights = self._tensor(weight).to(self.problem.dtype)
                 total = total + self._grad(self._tensor(index), weights)(w).to(self._wide)

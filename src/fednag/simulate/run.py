@@ -19,7 +19,7 @@ from fednag.simulate.engine import Engine
 from fednag.simulate.schedule import SAMPLE, Indexes, Schedule
 from fednag.vectors import Vector, Vectors
 
-BLOWN_UP = 1e3  # a loss this many times the first one will not come back
+BLOWN_UP = 100  # a loss this many times the first one does not come back to anything useful
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ class _Loop:
             record=None,
         )
         last = state.iteration >= plan.iterations
-        out_of_time = plan.stop_seconds is not None and state.seconds >= plan.stop_seconds
+        out_of_time = _reached(state.seconds, plan.stop_seconds)
         if last or out_of_time or not _finite(state.server) or number % plan.evaluate_every == 0:
             state = self._measure(state, len(workers))
         return self._ended(state)
@@ -177,7 +177,7 @@ class _Loop:
         problem, owned = self.plan.problem, self.engine.owned
         index = torch.from_numpy(np.concatenate(owned)).to(problem.device)
         losses, _ = self.engine.evaluate(w, problem.x, problem.y, index)
-        return tuple(float(part.mean()) for part in losses.split([len(o) for o in owned]))
+        return tuple(float(part.mean()) for part in torch.split(losses, [len(o) for o in owned]))
 
     def _ended(self, state: State) -> State:
         plan, record = self.plan, state.record
@@ -186,14 +186,12 @@ class _Loop:
             ended = f"diverged at iteration {state.iteration}"
         elif record and _reached(record.accuracy, plan.stop_accuracy):
             ended = f"accuracy {plan.stop_accuracy:g} reached at iteration {state.iteration}"
-        elif record and record.loss is not None and plan.stop_loss is not None:
-            if record.loss <= plan.stop_loss:
-                ended = f"loss {plan.stop_loss:g} reached at iteration {state.iteration}"
-        if ended is None and state.iteration >= plan.iterations:
+        elif record and _reached(_negative(record.loss), _negative(plan.stop_loss)):
+            ended = f"loss {plan.stop_loss:g} reached at iteration {state.iteration}"
+        elif state.iteration >= plan.iterations:
             ended = "finished"
-        elif ended is None and plan.stop_seconds is not None:
-            if state.seconds >= plan.stop_seconds:
-                ended = f"{plan.stop_seconds:g} seconds are over at iteration {state.iteration}"
+        elif _reached(state.seconds, plan.stop_seconds):
+            ended = f"{plan.stop_seconds:g} seconds are over at iteration {state.iteration}"
         return replace(state, ended=ended)
 
     def _evaluated(self, held: Indexes) -> Tensor:
@@ -206,6 +204,10 @@ class _Loop:
 
 def _reached(value: float | None, target: float | None) -> bool:
     return value is not None and target is not None and value >= target
+
+
+def _negative(value: float | None) -> float | None:
+    return None if value is None else -value
 
 
 def _finite(vectors: Vectors) -> bool:

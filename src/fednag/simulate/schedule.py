@@ -33,11 +33,11 @@ class Schedule:
         largest = int(self.sizes.max())
         return min(self.batch, largest) if self.batch else largest
 
-    def participants(self, round: int) -> Indexes:
-        """The workers of a round, in order; drawn uniformly, without replacement."""
+    def participants(self, number: int) -> Indexes:
+        """The workers of round ``number``, in order; drawn uniformly, without replacement."""
         if self.per_round == len(self.sizes):
             return np.arange(len(self.sizes))
-        rng = np.random.default_rng([self.seed, PARTICIPANTS, round])
+        rng = np.random.default_rng([self.seed, PARTICIPANTS, number])
         return np.sort(rng.choice(len(self.sizes), self.per_round, replace=False))
 
     def order(self, worker: int, epoch: int) -> Indexes:

@@ -1,0 +1,122 @@
+"""What a person sees while and after runs: live progress, tables, notes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fednag.records import Record
+from fednag.report.tables import HEADINGS, Row, cells
+
+if TYPE_CHECKING:
+    from fednag.config import Experiment
+    from fednag.execute import Listener
+    from fednag.simulate.run import State
+
+QUIET_SECONDS = 10  # between two lines about a run when the output is not a terminal
+
+
+class RunsProgress:
+    """A line a run: rounds, loss, accuracy and time left; plain lines when piped."""
+
+    def __init__(self, console: Console, labels: Sequence[str], quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        self.live = console.is_terminal and not quiet
+        width = max(len(label) for label in labels)
+        self.progress = Progress(
+            TextColumn("{task.description:<" + str(width) + "}"),
+            BarColumn(bar_width=24),
+            TextColumn("round {task.completed:.0f}/{task.fields[rounds]}"),
+            TextColumn("{task.fields[news]}"),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=console,
+            disable=not self.live,
+        )
+
+    def __enter__(self) -> RunsProgress:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def started(self, label: str, experiment: Experiment, rounds: int) -> Listener:
+        task = self.progress.add_task(label, total=rounds, rounds=rounds, news="")
+        spoke = time.monotonic()
+
+        def listen(state: State) -> None:
+            nonlocal spoke
+            news = news_of(state.record) if state.record else None
+            self._show(task, state, news)
+            waited = time.monotonic() - spoke >= QUIET_SECONDS
+            if not self.live and not self.quiet and (state.ended or (news and waited)):
+                spoke = time.monotonic()
+                tail = "" if state.ended in (None, "finished") else f" ({state.ended})"
+                self.console.print(
+                    f"{label}: round {state.round}/{rounds}, {news}, {state.seconds:.1f} s{tail}",
+                    soft_wrap=True,
+                )
+
+        return listen
+
+    def _show(self, task: TaskID, state: State, news: str | None) -> None:
+        if state.ended and state.ended != "finished":
+            news = state.ended
+        self.progress.update(task, completed=state.round)
+        if news is not None:
+            self.progress.update(task, news=news)
+        if state.ended:
+            self.progress.stop_task(task)
+
+
+def news_of(record: Record) -> str:
+    if record.loss is None:
+        return "diverged"
+    accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.1%}"
+    return f"loss {record.loss:.4f}{accuracy}"
+
+
+def ranking(rows: Sequence[Row], title: str) -> Table:
+    """The ranked table, best first."""
+    table = Table(title=title, title_justify="left")
+    for number, heading in enumerate(HEADINGS):
+        plain = number in (0, len(HEADINGS) - 1)
+        table.add_column(heading, justify="left" if plain else "right", no_wrap=number == 0)
+    for row in rows:
+        style = "red" if row.diverged else None
+        table.add_row(*cells(row), style=style)
+    return table
+
+
+def split_table(counts: Sequence[Sequence[int]], most: int = 30) -> Table:
+    """Worker x class; of many workers the first ``most``."""
+    table = Table(title="samples of each class (columns) at each worker (rows)")
+    table.add_column("worker", justify="right")
+    shown_classes = range(min(len(counts[0]), 20))
+    for label in shown_classes:
+        table.add_column(str(label), justify="right")
+    if len(counts[0]) > len(shown_classes):
+        table.add_column("…")
+    table.add_column("all", justify="right")
+    for worker, row in enumerate(counts[:most]):
+        cut = ["…"] if len(row) > len(shown_classes) else []
+        numbers = [str(row[c]) if row[c] else "·" for c in shown_classes]
+        table.add_row(str(worker), *numbers, *cut, str(sum(row)))
+    return table
+
+
+def paths(console: Console, written: Sequence[Path]) -> None:
+    console.print("wrote", style="bold")
+    for path in written:
+        console.print(f"  {path}", soft_wrap=True, highlight=False)
+
+
+def notes(console: Console, texts: Sequence[str]) -> None:
+    for text in dict.fromkeys(texts):
+        console.print(f"note: {text}", style="yellow", soft_wrap=True, highlight=False)
