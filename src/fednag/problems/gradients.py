@@ -71,12 +71,15 @@ class Gradients:
         return gradient
 
     def _trace(self, w: Vector, x: Tensor, y: Tensor, weight: Tensor) -> Stacked:
+        def value(w: Vector, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+            return self._value(w, x, y, weight)  # fx counts a bound method's self as an input
+
         def one(w: Vector, x: Tensor, y: Tensor, weight: Tensor) -> Vector:
             # Unbatched kernels are faster than vmap's over a single worker.
-            gradient: Vector = grad(self._value)(w[0], x[0], y[0], weight[0])
+            gradient: Vector = grad(value)(w[0], x[0], y[0], weight[0])
             return gradient.unsqueeze(0)
 
-        function: Stacked = one if len(w) == 1 else vmap(grad(self._value))
+        function: Stacked = one if len(w) == 1 else vmap(grad(value))
         graph = make_fx(function)(w, x, y, weight)
         for node in graph.graph.nodes:
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
