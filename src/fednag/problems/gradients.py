@@ -22,6 +22,13 @@ Stacked = Callable[[Vector, Tensor, Tensor, Tensor], Vector]
 """(w (n, d), x (n, b, ...), y (n, b), weight (n, b)) -> gradients (n, d)."""
 
 
+def laid_out(module: nn.Module, x: Tensor) -> Tensor:
+    """Images in the memory layout the module asks for; vmap knows only the usual one."""
+    if getattr(module, "channels_last", False):
+        return x.contiguous(memory_format=torch.channels_last)
+    return x
+
+
 class Gradients:
     """``gradients(w, x, y, weight)``: for each stacked worker, the gradient of its weighted loss.
 
@@ -76,7 +83,7 @@ class Gradients:
 
         def one(w: Vector, x: Tensor, y: Tensor, weight: Tensor) -> Vector:
             # Unbatched kernels are faster than vmap's over a single worker.
-            gradient: Vector = grad(value)(w[0], x[0], y[0], weight[0])
+            gradient: Vector = grad(value)(w[0], laid_out(self._module, x[0]), y[0], weight[0])
             return gradient.unsqueeze(0)
 
         function: Stacked = one if len(w) == 1 else vmap(grad(value))

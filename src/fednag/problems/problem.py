@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from fednag.errors import FednagError
 from fednag.problems.dataset import Dataset
-from fednag.problems.gradients import Gradients
+from fednag.problems.gradients import Gradients, laid_out
 from fednag.problems.losses import Loss, resolve
 from fednag.vectors import Layout, Vector, ravel
 
@@ -79,7 +79,8 @@ class Problem:
             # functional_call swaps attributes, so each thread needs a module of its own.
             module = self._copies.module = copy.deepcopy(self.module).eval()
         with torch.no_grad():
-            output = functional_call(module, self.layout.unravel(w), (self.features(x),))
+            features = laid_out(module, self.features(x))
+            output = functional_call(module, self.layout.unravel(w), (features,))
             losses = self.loss(output, y).double()
             if self.dataset.classes is None:
                 return losses, torch.zeros_like(losses)

@@ -1,0 +1,27 @@
+"""Small problems that every test file shares."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fednag.problems.dataset import Dataset
+
+torch.set_num_threads(1)  # tests run in parallel processes
+
+
+@pytest.fixture(scope="session")
+def blobs() -> Dataset:
+    """Three noisy classes in four dimensions: small, not separable, float64."""
+    generator = torch.Generator().manual_seed(7)
+    y = torch.arange(90) % 3
+    centres = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    x = centres[y] + torch.randn(90, 4, generator=generator, dtype=torch.float64)
+    return Dataset("blobs", x[:75], y[:75], x[75:], y[75:], classes=3)
+
+
+@pytest.fixture(autouse=True)
+def _no_real_data(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Only tests that say so may see data outside the project."""
+    if "real_data" not in request.fixturenames:
+        monkeypatch.delenv("FEDNAG_DATA", raising=False)

@@ -1,0 +1,279 @@
+"""Laws that tie the methods to each other and to torch, on real gradients and unequal workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fednag.simulate.engine as engine_module
+from fednag.algorithm import Algorithm, local_round, payload
+from fednag.algorithms import (
+    ALGORITHMS,
+    CNAG,
+    CSGD,
+    FedAvg,
+    FedAvgM,
+    FedMom,
+    FedNAG,
+    FedProx,
+    Mime,
+    MimeLite,
+    Scaffold,
+    SlowMo,
+)
+from fednag.problems import models, partition
+from fednag.problems.dataset import Dataset
+from fednag.problems.problem import Problem
+from fednag.simulate.run import Plan, State, simulate
+from fednag.simulate.schedule import Schedule
+from fednag.vectors import Vectors
+
+EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
+
+
+def plan_of(dataset: Dataset, algorithm: Algorithm, **changes: Any) -> Plan:
+    """Four workers of sizes 36, 18, 12, 9, mini-batches of 8; float64."""
+    model = changes.pop("model", "logistic")
+    module = models.build(model, dataset.shape, dataset.classes or 1, seed=3)
+    problem = Problem(dataset, module, models.loss_of(model), dtype=torch.float64)
+    settings = {"tau": 3, "iterations": 12, "batch": 8, "seed": 5, **changes}
+    deal = partition.by_size(len(dataset.x), 4, 1.0, seed=2)
+    return Plan(problem=problem, partition=deal, algorithm=algorithm, **settings)
+
+
+def last(plan: Plan) -> State:
+    *_, state = simulate(plan)
+    return state
+
+
+def weights(dataset: Dataset, algorithm: Algorithm, **changes: Any) -> Tensor:
+    return last(plan_of(dataset, algorithm, **changes)).server.w
+
+
+def assert_same(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+def assert_different(a: Tensor, b: Tensor) -> None:
+    assert (a - b).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("cls", [FedNAG, FedMom, SlowMo, FedAvgM])
+def test_without_momentum_it_is_fedavg(blobs: Dataset, cls: type) -> None:
+    assert_same(weights(blobs, cls(lr=0.1, momentum=0.0)), weights(blobs, FedAvg(lr=0.1)))
+    assert_different(weights(blobs, cls(lr=0.1, momentum=0.5)), weights(blobs, FedAvg(lr=0.1)))
+
+
+def test_fedprox_without_pull_is_fedavg(blobs: Dataset) -> None:
+    assert_same(weights(blobs, FedProx(lr=0.1, mu=0.0)), weights(blobs, FedAvg(lr=0.1)))
+    assert_different(weights(blobs, FedProx(lr=0.1, mu=1.0)), weights(blobs, FedAvg(lr=0.1)))
+
+
+def test_slowmo_is_fedavgm_in_other_units(blobs: Dataset) -> None:
+    assert_same(weights(blobs, SlowMo(0.1, 0.7)), weights(blobs, FedAvgM(0.1, 0.7)))
+
+
+def centralised_nag(plan: Plan, lr: float, momentum: float) -> Tensor:
+    """NAG on the pooled data with torch's own optimiser: an independent reference."""
+    module = plan.problem.module_at(plan.problem.initial)
+    held = np.concatenate(plan.partition.workers)
+    x, y = plan.problem.features(plan.problem.x[held]), plan.problem.y[held]
+    optimiser = torch.optim.SGD(module.parameters(), lr, momentum=momentum, nesterov=True)
+    for _ in range(plan.iterations):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimiser.step()
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+
+@pytest.mark.parametrize("cls", [FedNAG, CNAG, FedMom])
+def test_tau_1_full_batches_is_centralised_nag(blobs: Dataset, cls: type) -> None:
+    """Proposition 1; FedMom too, whose extrapolation is NAG in its other form."""
+    plan = plan_of(blobs, cls(lr=0.1, momentum=0.8), tau=1, batch=0)
+    assert len(set(plan.partition.sizes.tolist())) == 4  # unequal D_i
+    assert_same(last(plan).server.w, centralised_nag(plan, 0.1, 0.8))
+
+
+def test_tau_above_1_is_not_centralised_nag(blobs: Dataset) -> None:
+    plan = plan_of(blobs, FedNAG(lr=0.1, momentum=0.8), tau=3, batch=0)
+    assert_different(last(plan).server.w, centralised_nag(plan, 0.1, 0.8))
+
+
+@pytest.mark.parametrize("tau", [1, 3])
+@pytest.mark.parametrize("cls", [FedNAG, CNAG])
+def test_one_worker_is_torch_nesterov_step_by_step(blobs: Dataset, cls: type, tau: int) -> None:
+    lr, momentum = 0.1, 0.8
+    plan = plan_of(blobs, cls(lr=lr, momentum=momentum), tau=tau)
+    plan = replace(plan, partition=plan.partition.pooled())
+    batches = Schedule(plan.seed, [75], plan.batch).batches(0, 0, plan.iterations)
+    module = plan.problem.module_at(plan.problem.initial).train()
+    optimiser = torch.optim.SGD(module.parameters(), lr, momentum=momentum, nesterov=True)
+    states = {state.iteration: state for state in simulate(plan)}
+    for iteration, index in enumerate(batches, 1):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(blobs.x[index]), blobs.y[index]).backward()
+        optimiser.step()
+        if iteration in states:
+            parameters = list(module.parameters())
+            w = torch.cat([p.detach().reshape(-1) for p in parameters])
+            buffer = torch.cat(
+                [optimiser.state[p]["momentum_buffer"].reshape(-1) for p in parameters]
+            )
+            assert_same(states[iteration].server.w, w)
+            assert_same(states[iteration].server.v, -lr * buffer)
+    assert len(states) == 1 + plan.iterations // tau
+
+
+def test_scaffold_with_one_worker_is_sgd(blobs: Dataset) -> None:
+    pooled = {"partition": partition.iid(75, 1, seed=0)}
+    scaffold = replace(plan_of(blobs, Scaffold(lr=0.1)), **pooled)
+    sgd = replace(plan_of(blobs, FedAvg(lr=0.1)), **pooled)
+    assert_same(last(scaffold).server.w, last(sgd).server.w)
+    assert_same(last(sgd).server.w, weights(blobs, CSGD(lr=0.1)))
+
+
+def test_mime_is_mimelite_where_there_is_nothing_to_correct(blobs: Dataset) -> None:
+    """One worker, full batches: the variance-reduced gradient is the gradient."""
+    pooled = {"partition": partition.iid(75, 1, seed=0)}
+    mime = replace(plan_of(blobs, Mime(0.1, 0.6), batch=0), **pooled)
+    lite = replace(plan_of(blobs, MimeLite(0.1, 0.6), batch=0), **pooled)
+    assert_same(last(mime).server.w, last(lite).server.w)
+    assert_different(weights(blobs, Mime(0.1, 0.6)), weights(blobs, MimeLite(0.1, 0.6)))
+
+
+@pytest.mark.parametrize("participants", [2, 4])
+def test_scaffold_variates_stay_the_mean_of_the_workers(blobs: Dataset, participants: int) -> None:
+    plan = plan_of(blobs, Scaffold(lr=0.1), per_round=participants)
+    schedule = Schedule(plan.seed, plan.partition.sizes.tolist(), plan.batch, participants)
+    engine = engine_module.Engine(
+        plan.problem, plan.algorithm, plan.owned, schedule, chunk=2, threads=1
+    )
+    from fednag.simulate.run import _Loop
+
+    with engine:
+        loop = _Loop(plan, engine, schedule)
+        state = loop.start()
+        while state.ended is None:
+            state = loop.advance(state)
+            sizes = torch.from_numpy(schedule.sizes).double()
+            assert_same(state.server.c, sizes @ engine.memories.rows.c / sizes.sum())
+    assert state.server.c.abs().max() > 1e-3
+
+
+@EVERY
+@pytest.mark.parametrize("model", ["linear", "logistic", "mlp"])
+def test_chunked_is_looped(blobs: Dataset, name: str, model: str) -> None:
+    algorithm = ALGORITHMS[name]()
+    looped = weights(blobs, algorithm, model=model, per_round=3)
+    for chunk, threads in [(2, 1), (3, 2), (4, 2)]:
+        changes = {"model": model, "chunk": chunk, "threads": threads, "per_round": 3}
+        assert_same(weights(blobs, algorithm, **changes), looped)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Dataset:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(0, 256, (24, 2, 9, 7), generator=generator, dtype=torch.uint8)
+    y = torch.arange(24) % 3
+    return Dataset("pictures", x[:18], y[:18], x[18:], y[18:], classes=3, scale=1 / 255)
+
+
+@EVERY
+def test_chunked_cnn_is_looped(pictures: Dataset, name: str) -> None:
+    changes: dict[str, Any] = {"model": "cnn", "tau": 2, "iterations": 4, "batch": 3}
+    algorithm = ALGORITHMS[name](lr=0.05)  # type: ignore[call-arg]
+    looped = weights(pictures, algorithm, **changes)
+    stacked = weights(pictures, algorithm, **changes, chunk=4)
+    torch.testing.assert_close(stacked, looped, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("model", ["vgg16", "vgg16-gn"])
+def test_chunked_vgg_is_looped(pictures: Dataset, model: str) -> None:
+    changes: dict[str, Any] = {"model": model, "tau": 1, "iterations": 1, "batch": 2}
+    looped = weights(pictures, FedNAG(lr=0.01), **changes)
+    stacked = weights(pictures, FedNAG(lr=0.01), **changes, chunk=2)
+    torch.testing.assert_close(stacked, looped, rtol=1e-8, atol=1e-10)
+
+
+@EVERY
+def test_threads_and_repetition_change_no_bit(blobs: Dataset, name: str) -> None:
+    algorithm = ALGORITHMS[name]()
+    first = weights(blobs, algorithm, chunk=2, threads=1)
+    for threads in (1, 2, 3):
+        assert torch.equal(weights(blobs, algorithm, chunk=2, threads=threads), first)
+
+
+@EVERY
+def test_bytes_are_what_is_sent(blobs: Dataset, name: str, monkeypatch: Any) -> None:
+    """Counts the vectors that really cross, at every call of the workers' half."""
+    counted = {"down": 0, "up": 0}
+
+    def spy(algorithm: Algorithm, sent: Vectors, *rest: Any) -> tuple[Vectors, Vectors]:
+        up, memory = local_round(algorithm, sent, *rest)
+        counted["down"] += sent.nbytes
+        counted["up"] += up.nbytes
+        return up, memory
+
+    def probe(self: Any, w: Tensor, workers: Any) -> Tensor:
+        g = original(self, w, workers)
+        counted["down"] += len(workers) * Vectors(w=w).nbytes
+        counted["up"] += len(workers) * Vectors(g=g).nbytes
+        return g
+
+    original = engine_module.Engine.probe
+    monkeypatch.setattr(engine_module, "local_round", spy)
+    monkeypatch.setattr(engine_module.Engine, "probe", probe)
+    algorithm = ALGORITHMS[name]()
+    state = last(plan_of(blobs, algorithm, per_round=3))
+    if algorithm.pooled:
+        assert (state.bytes_down, state.bytes_up) == (0, 0)
+    else:
+        assert (state.bytes_down, state.bytes_up) == (counted["down"], counted["up"])
+        assert counted["down"] > 0
+
+
+def test_payloads_in_vectors() -> None:
+    """How many vectors each method sends a worker, and gets back, each round."""
+    w = torch.zeros(10)
+    counts = {}
+    for name, cls in ALGORITHMS.items():
+        down, up = payload(cls(), cls().init(w))
+        counts[name] = (down // 40, up // 40)
+    assert counts == {
+        "fednag": (2, 2),
+        "fedavg": (1, 1),
+        "fedmom": (1, 1),
+        "slowmo": (1, 1),
+        "mimelite": (2, 2),
+        "mime": (4, 2),
+        "fedprox": (1, 1),
+        "scaffold": (2, 2),
+        "fedavgm": (1, 1),
+        "fedadam": (1, 1),
+        "fednag-local": (1, 1),
+        "csgd": (0, 0),
+        "cnag": (0, 0),
+    }
+
+
+@EVERY
+def test_algorithms_are_values(name: str) -> None:
+    cls = ALGORITHMS[name]
+    assert cls() == cls()
+    assert hash(cls()) == hash(cls())
+    assert replace(cls(), lr=0.5) != cls()
+    with pytest.raises(AttributeError):
+        cls().lr = 1.0  # type: ignore[attr-defined]
+
+
+@EVERY
+def test_momentum_matters(blobs: Dataset, name: str) -> None:
+    algorithm = ALGORITHMS[name]()
+    if hasattr(algorithm, "momentum"):
+        other = replace(algorithm, momentum=0.3)  # type: ignore[call-arg]
+        assert_different(weights(blobs, algorithm), weights(blobs, other))

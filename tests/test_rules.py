@@ -1,0 +1,84 @@
+"""Each rule against numbers computed by hand.
+
+Two workers on the line, D = (1, 3), gradients w - 4 and 2 w + 4, from w = 1 with lr 1/10 and
+momentum 1/2, two local iterations, two rounds. FedAvg's first round, for example: worker 1 goes
+1, 1.3, 1.57; worker 2 goes 1, 0.4, -0.08; the mean is (1.57 - 3 * 0.08) / 4 = 0.3325. The numbers
+below are exact fractions of such sums.
+"""
+
+from __future__ import annotations
+
+import pytest
+from rules import play
+
+from fednag.algorithm import Algorithm
+from fednag.algorithms import (
+    ALGORITHMS,
+    CNAG,
+    CSGD,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMom,
+    FedNAG,
+    FedNAGLocal,
+    FedProx,
+    Mime,
+    MimeLite,
+    Scaffold,
+    SlowMo,
+)
+
+FULL = [lambda w: w - 4, lambda w: 2 * w + 4]
+# Mime's correction shows only where a mini-batch bends differently from the whole.
+BATCH = [lambda w: 1.5 * w - 4, lambda w: 3 * w + 4]
+
+HAND: list[tuple[Algorithm, dict[str, float]]] = [
+    (FedAvg(lr=0.1), {"w": -19691 / 160000}),
+    (CSGD(lr=0.1), {"w": -19691 / 160000}),
+    (FedNAG(lr=0.1, momentum=0.5), {"w": -1766261 / 2560000, "v": -394767 / 1280000}),
+    (CNAG(lr=0.1, momentum=0.5), {"w": -1766261 / 2560000, "v": -394767 / 1280000}),
+    (FedNAGLocal(lr=0.1, momentum=0.5), {"w": -1746011 / 2560000}),
+    (FedMom(lr=0.1, momentum=0.5), {"w": -443219 / 640000}),
+    (SlowMo(lr=0.1, momentum=0.5), {"w": -73091 / 160000, "v": 126291 / 16000}),
+    (
+        SlowMo(lr=0.1, momentum=0.5, slow_lr=0.5),
+        {"w": 139909 / 640000, "v": 286491 / 32000},
+    ),
+    (
+        FedAvgM(lr=0.1, momentum=0.5, server_lr=0.5),
+        {"w": 139909 / 640000, "v": 286491 / 320000},
+    ),
+    (FedProx(lr=0.1, mu=1.0), {"w": -71 / 1000}),
+    (MimeLite(lr=0.1, momentum=0.5), {"w": 437989 / 2560000, "v": 32031 / 12800}),
+    (Mime(lr=0.1, momentum=0.5), {"w": 5941421 / 32768000, "v": 51321 / 20480}),
+    (Scaffold(lr=0.1, server_lr=0.5), {"w": 241759 / 640000, "c": 184641 / 64000}),
+    (
+        FedAdam(lr=0.1, momentum=0.5, second=0.8, server_lr=0.3, adaptivity=0.25),
+        {"w": 0.6305246156139336, "m": -0.475110632669119, "s": 0.1872963641975457},
+    ),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "expected"), HAND, ids=lambda x: str(x)[:40])
+def test_two_workers_by_hand(algorithm: Algorithm, expected: dict[str, float]) -> None:
+    batch = BATCH if isinstance(algorithm, Mime) else FULL
+    server, _ = play(algorithm, rounds=2, tau=2, sizes=(1, 3), batch=batch, full=FULL)
+    assert {name: server[name].item() for name in expected} == pytest.approx(expected, rel=1e-12)
+
+
+def test_every_algorithm_is_computed_by_hand() -> None:
+    assert {type(algorithm) for algorithm, _ in HAND} == set(ALGORITHMS.values())
+
+
+def test_scaffold_workers_keep_their_variates() -> None:
+    algorithm = Scaffold(lr=0.1, server_lr=0.5)
+    _, memories = play(algorithm, rounds=2, tau=2, sizes=(1, 3), batch=FULL, full=FULL)
+    kept = [memory.c.item() for memory in memories]
+    assert kept == pytest.approx([-55623 / 16000, 10011 / 2000], rel=1e-12)
+
+
+def test_adam_starts_from_its_adaptivity() -> None:
+    import torch
+
+    assert FedAdam(adaptivity=0.5).init(torch.ones(1)).s.item() == 0.25
