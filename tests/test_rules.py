@@ -9,7 +9,6 @@ below are exact fractions of such sums.
 from __future__ import annotations
 
 import pytest
-from rules import play
 
 from fednag.algorithm import Algorithm
 from fednag.algorithms import (
@@ -28,6 +27,7 @@ from fednag.algorithms import (
     Scaffold,
     SlowMo,
 )
+from rules import play
 
 FULL = [lambda w: w - 4, lambda w: 2 * w + 4]
 # Mime's correction shows only where a mini-batch bends differently from the whole.

@@ -224,7 +224,7 @@ def value(text: str) -> Any:
 
 def build_algorithm(table: Mapping[str, Any], source: str = "experiment") -> Algorithm:
     """The algorithm an ``[algorithm]`` table describes."""
-    name = table.get("name")
+    name = table.get("name", "fednag")
     if not isinstance(name, str) or name not in ALGORITHMS:
         hint = nearest(str(name), ALGORITHMS)
         raise FednagError(

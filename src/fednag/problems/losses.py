@@ -22,7 +22,7 @@ def squared_error(output: Tensor, y: Tensor) -> Tensor:
     """Mean over the outputs of the squared error; classes are compared as one-hot vectors."""
     if not y.is_floating_point():
         y = (y.unsqueeze(-1) == torch.arange(output.shape[-1], device=y.device)).to(output.dtype)
-    return (output.flatten(1) - y.reshape(len(y), -1)).square().mean(1)
+    return (output.reshape(len(y), -1) - y.reshape(len(y), -1)).square().mean(1)
 
 
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "mse": squared_error}

@@ -1,0 +1,66 @@
+"""Who may import whom, and what must not appear."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "fednag"
+
+# Each room and the rooms it may look into.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "vectors": set(),
+    "algorithm": {"vectors"},
+    "algorithms": {"algorithm", "vectors"},
+    "problems": {"errors", "vectors"},
+    "records": {"errors"},
+    "simulate": {"algorithm", "problems", "records", "vectors"},
+    "report": {"errors", "records"},
+    "config": {"algorithm", "algorithms", "errors"},
+    "experiment": {"algorithm", "config", "errors", "problems", "simulate"},
+    "results": {"config", "records", "report"},
+    "execute": {"config", "errors", "records", "results", "simulate"},
+    "api": {"algorithm", "config", "errors", "execute", "experiment", "problems", "results"},
+    "terminal": {"config", "execute", "records", "report", "simulate"},
+}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fednag"):
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+    return found
+
+
+def test_imports_go_one_way() -> None:
+    seen = set()
+    for path in SOURCE.rglob("*.py"):
+        here = room(path)
+        seen.add(here)
+        if here not in ("__init__", "cli"):
+            assert imports(path) <= MAY_IMPORT[here] | {here}, path
+    assert set(MAY_IMPORT) <= seen
+
+
+def test_modules_stay_small() -> None:
+    for path in SOURCE.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 330, path
+
+
+def test_no_unsafe_constructs() -> None:
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = {alias.name.split(".")[0] for alias in node.names}
+                assert not names & {"pickle", "shelve", "marshal"}, path
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec"), path
+            if isinstance(node, ast.keyword):
+                assert node.arg != "shell", path

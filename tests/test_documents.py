@@ -1,0 +1,112 @@
+"""What the documents say runs, and what examples print is there."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+SHELL = re.findall(r"```sh\n(.*?)```", README, re.S)
+COMMANDS = [
+    line.strip() for block in SHELL for line in block.splitlines() if line.startswith("fednag ")
+]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the examples in it, as in a clone."""
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return folder
+
+
+def test_readme_commands_run(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In their order: `show` needs the runs of those before it."""
+    from fednag.cli import main
+
+    monkeypatch.chdir(desk)
+    assert len(COMMANDS) >= 8
+    for command in COMMANDS:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 0, command
+        assert capsys.readouterr().out.strip(), command
+
+
+def test_readme_python_runs(tmp_path: Path) -> None:
+    """As a newcomer would: a new process, nothing prepared."""
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fednag" in done.stdout
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("own_model.py", "first predictions"),
+        ("own_algorithm.py", "FedPolyak"),
+        ("sweep.py", "tau=20,momentum=0.9 (3 runs)"),
+    ],
+)
+def test_examples_run(script: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = ROOT / "examples" / script
+    assert len(path.read_text().splitlines()) < 60
+    runpy.run_path(str(path))
+    assert expected in capsys.readouterr().out
+
+
+def test_readme_lists_every_method_and_only_real_files() -> None:
+    from fednag import ALGORITHMS
+
+    for name in ALGORITHMS:
+        assert f"`{name}`" in README, name
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_experiment_fields_are_documented() -> None:
+    from fednag.config import Experiment
+
+    text = (ROOT / "docs" / "experiments.md").read_text()
+    for name, field in Experiment.model_fields.items():
+        inner = getattr(field.annotation, "model_fields", None)
+        for key in inner or []:
+            assert f"`{name}.{key}`" in text, f"{name}.{key}"
+
+
+@pytest.mark.parametrize("module", ["fednag", "fednag.api", "fednag.vectors"])
+def test_docstrings_run(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_example_files_are_valid() -> None:
+    from fednag.config import methods, parse, read
+
+    files = sorted((ROOT / "examples").glob("*.toml"))
+    assert files
+    for path in files:
+        raw = read(path)
+        for _, table in methods(raw, [] if "algorithms" in raw else ["fednag"]):
+            parse(table, str(path))
