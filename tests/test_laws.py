@@ -129,6 +129,40 @@ def test_one_worker_is_torch_nesterov_step_by_step(blobs: Dataset, cls: type, ta
     assert len(states) == 1 + plan.iterations // tau
 
 
+@pytest.mark.parametrize("batch", [8, 20, 0])
+def test_the_engine_is_a_plain_torch_loop(blobs: Dataset, batch: int) -> None:
+    """Workers one by one, with torch's own optimiser; at batch 20 some have fewer samples."""
+    lr, momentum = 0.1, 0.8
+    plan = plan_of(blobs, FedNAG(lr=lr, momentum=momentum), batch=batch, chunk=3, threads=2)
+    sizes = plan.partition.sizes.tolist()
+    assert min(sizes) < 20 < max(sizes)
+    schedule = Schedule(plan.seed, sizes, batch)
+    w = plan.problem.initial
+    v = torch.zeros_like(w)
+    for first in range(0, plan.iterations, plan.tau):
+        mean_w, mean_v = torch.zeros_like(w), torch.zeros_like(w)
+        for worker, held in enumerate(plan.partition.workers):
+            module = plan.problem.module_at(w).train()
+            optimiser = torch.optim.SGD(module.parameters(), lr, momentum=momentum, nesterov=True)
+            parts = plan.problem.layout.unravel(v)
+            for name, parameter in module.named_parameters():
+                optimiser.state[parameter]["momentum_buffer"] = -parts[name] / lr
+            for positions in schedule.batches(worker, first, plan.tau):
+                x, y = blobs.x[held[positions]], blobs.y[held[positions]]
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(module(x), y).backward()
+                optimiser.step()
+            share = sizes[worker] / sum(sizes)
+            for name, parameter in module.named_parameters():
+                plan.problem.layout.unravel(mean_w)[name].add_(share * parameter.detach())
+                buffer = optimiser.state[parameter]["momentum_buffer"]
+                plan.problem.layout.unravel(mean_v)[name].sub_(share * lr * buffer)
+        w, v = mean_w, mean_v
+    state = last(plan)
+    assert_same(state.server.w, w)
+    assert_same(state.server.v, v)
+
+
 def test_scaffold_with_one_worker_is_sgd(blobs: Dataset) -> None:
     pooled = {"partition": partition.iid(75, 1, seed=0)}
     scaffold = replace(plan_of(blobs, Scaffold(lr=0.1)), **pooled)

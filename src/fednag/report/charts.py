@@ -88,7 +88,7 @@ def split_chart(table: Sequence[Sequence[int]], title: str) -> Any:
         .encode(
             x=alt.X("class:O", title="class", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("worker:O", title="worker"),
-            color=alt.Color("samples:Q", scale=alt.Scale(scheme="blues", domainMin=0)),
+            color=alt.Color("samples:Q", scale=alt.Scale(range=["white", "#08519c"], domainMin=0)),
             tooltip=["worker:O", "class:O", "samples:Q"],
         )
         .properties(width=alt.Step(28 if len(table[0]) <= 20 else 8), height=alt.Step(cell))
