@@ -130,8 +130,11 @@ def test_one_worker_is_torch_nesterov_step_by_step(blobs: Dataset, cls: type, ta
 
 
 @pytest.mark.parametrize("batch", [8, 20, 0])
-def test_the_engine_is_a_plain_torch_loop(blobs: Dataset, batch: int) -> None:
+def test_the_engine_is_a_plain_torch_loop(
+    blobs: Dataset, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Workers one by one, with torch's own optimiser; at batch 20 some have fewer samples."""
+    monkeypatch.setattr(engine_module, "GRADIENT_BLOCK", 7)  # full gradients take several blocks
     lr, momentum = 0.1, 0.8
     plan = plan_of(blobs, FedNAG(lr=lr, momentum=momentum), batch=batch, chunk=3, threads=2)
     sizes = plan.partition.sizes.tolist()
