@@ -108,6 +108,8 @@ def grid(
     raw: Mapping[str, Any], axes: Mapping[str, Sequence[Any]], seeds: Sequence[int], source: str
 ) -> list[tuple[str, Experiment, Algorithm | None]]:
     """An experiment for every combination of values and seed, labelled by what varies."""
+    if "seed" in axes:
+        raise FednagError("seed: seeds are averaged over, not compared; use --seeds, or seeds=[…]")
     experiments: list[tuple[str, Experiment, Algorithm | None]] = []
     for values in product(*axes.values()):
         point = dict(zip(axes, values, strict=True))

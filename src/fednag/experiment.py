@@ -45,7 +45,12 @@ class Builder:
         self, experiment: Experiment, algorithm: Algorithm | None = None
     ) -> tuple[Experiment, Plan, list[str]]:
         """(the experiment with every choice made, its plan, notes for the user)."""
-        algorithm = algorithm or self.parts.algorithm or build_algorithm(experiment.algorithm)
+        algorithm = algorithm or self.parts.algorithm
+        if algorithm is None and experiment.label == CUSTOM:
+            raise FednagError(
+                "algorithm.name: the method of this run was a Python object; run it from Python"
+            )
+        algorithm = algorithm or build_algorithm(experiment.algorithm)
         device = resolve_device(experiment.engine.device)
         dataset = self._dataset(experiment)
         deal = self._once(
@@ -187,7 +192,7 @@ def resolve_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(1, device=name)
+        torch.zeros(1, device=name).item()  # a number must come back: `meta` has none
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         first = str(error).splitlines()[0]
         raise FednagError(f"engine.device: cannot use {name!r} ({first}); use 'auto'") from error

@@ -10,10 +10,14 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from fednag.errors import FednagError
+
+WHOLE = ("iteration", "round", "bytes_up", "bytes_down", "participants")
+MAY_BE_NONE = ("loss", "accuracy", "train_accuracy")
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,13 @@ class RunFolder:
         """All records; a last line cut short by a crash is left out."""
         if not self.records_file.is_file():
             raise FednagError(f"{self.path}: no records.jsonl there; give the folder of a run")
-        lines = self.records_file.read_text(encoding="utf-8", errors="replace").split("\n")
+        try:
+            text = self.records_file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise FednagError(
+                f"{self.records_file}: cannot be read ({error.strerror}); check its permissions"
+            ) from error
+        lines = text.split("\n")
         cut_short = lines.pop()
         del cut_short
         return [self._parse(line, number) for number, line in enumerate(lines, 1)]
@@ -104,7 +114,9 @@ class RunFolder:
             info = json.loads(self.info_file.read_text(encoding="utf-8"))
             if not isinstance(info, dict):
                 raise ValueError("not a table")
-        except (OSError, ValueError) as error:
+            if type(info.get("seed")) is not int or not isinstance(info.get("label"), str):
+                raise ValueError("no label or seed")
+        except (OSError, ValueError, RecursionError) as error:
             raise FednagError(
                 f"{self.info_file}: cannot be read ({error}); give the folder of a run"
             ) from error
@@ -114,11 +126,21 @@ class RunFolder:
         try:
             fields = json.loads(line)
             losses = fields.pop("worker_losses", None)
+            for key, given in fields.items():
+                absent = given is None and key in MAY_BE_NONE
+                if not absent and not _is_number(given, key in WHOLE):
+                    raise ValueError(f"{key} is {given!r}")
             return Record(**fields, worker_losses=None if losses is None else tuple(losses))
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise FednagError(
                 f"{self.records_file}: line {number} is not a record ({error}); restore the file"
             ) from error
+
+
+def _is_number(value: object, whole: bool) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (not whole and isinstance(value, float) and isfinite(value))
 
 
 def find_runs(paths: list[Path]) -> list[RunFolder]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fednag.execute import Listener
     from fednag.simulate.run import State
 
+MOST_LINES = 20
 QUIET_SECONDS = 10  # between two lines about a run when the output is not a terminal
 
 
@@ -30,24 +32,35 @@ class RunsProgress:
         self.live = console.is_terminal and not quiet
         width = max(len(label) for label in labels)
         self.progress = Progress(
-            TextColumn("{task.description:<" + str(width) + "}"),
+            TextColumn("{task.description:<" + str(width) + "}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("round {task.completed:.0f}/{task.fields[rounds]}"),
-            TextColumn("{task.fields[news]}"),
+            TextColumn("{task.fields[news]}", markup=False),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=console,
             disable=not self.live,
         )
 
+        # All that will run is shown from the start, unless it would fill the screen.
+        shown = labels if len(labels) <= MOST_LINES else []
+        self.waiting = deque(self._line(label) for label in shown)
+
+    def _line(self, label: str) -> TaskID:
+        return self.progress.add_task(label, start=False, total=None, rounds="…", news="waiting")
+
     def __enter__(self) -> RunsProgress:
         self.progress.start()
+        if self.waiting:
+            self.progress.update(self.waiting[0], news="preparing")
         return self
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
     def started(self, label: str, experiment: Experiment, rounds: int) -> Listener:
-        task = self.progress.add_task(label, total=rounds, rounds=rounds, news="")
+        task = self.waiting.popleft() if self.waiting else self._line(label)
+        self.progress.update(task, total=rounds, rounds=rounds, news="")
+        self.progress.start_task(task)
         spoke = time.monotonic()
 
         def listen(state: State) -> None:

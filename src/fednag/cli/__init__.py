@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from fednag.cli.common import Out, console, output
+from fednag.cli.data import data_app
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fednag.algorithm import Algorithm
     from fednag.config import Experiment
     from fednag.results import Run
@@ -23,7 +24,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Momentum-based federated learning: train FedNAG beside its rivals and compare them.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, download, check, split.")
 app.add_typer(data_app, name="data")
 
 DEMO: dict[str, Any] = {
@@ -34,7 +34,6 @@ DEMO: dict[str, Any] = {
     "algorithms": ["fednag", "fedavg", "fedmom", "slowmo", "mime", "csgd", "cnag"],
 }
 
-Out = Annotated[Path, typer.Option(help="Folder the runs are written to.")]
 Set = Annotated[
     list[str], typer.Option("--set", help="Change a field: section.key=value (repeatable).")
 ]
@@ -84,7 +83,13 @@ def compare(
     for label, table in chosen:
         for seed in _seeds(seeds, table.get("seed", 0)):
             experiments.append((label, parse({**table, "seed": seed}, source), None))
-    _run_and_report(experiments, out, quiet, chart="comparison")
+    used = {key for _, table in chosen for key in table["algorithm"]}
+    remarks = [
+        f"algorithm.{key} is not used: none of these methods has it"
+        for key in raw.get("algorithm", {})
+        if key not in used
+    ]
+    _run_and_report(experiments, out, quiet, chart="comparison", remarks=remarks)
 
 
 @app.command()
@@ -102,9 +107,12 @@ def run(
 
     changes = assignments(set_, "--set")
     raw = override(read(experiment), {field: value(text) for field, text in changes.items()})
-    raw.pop("algorithms", None)
+    listed = raw.pop("algorithms", None)
     parsed = parse(raw, str(experiment))
-    _run_and_report([(parsed.label, parsed, None)], out, quiet, chart=None)
+    remark = f"ran {parsed.label} alone; for the file's `algorithms` use `fednag compare`"
+    _run_and_report(
+        [(parsed.label, parsed, None)], out, quiet, chart=None, remarks=[remark] if listed else []
+    )
 
 
 @app.command()
@@ -124,16 +132,18 @@ def sweep(
     Example: fednag sweep examples/digits.toml --grid training.tau=5,10,20 --seeds 0,1,2
     """
     from fednag import api
-    from fednag.config import assignments, override, read, value
+    from fednag.config import assignments, override, read, value, values
 
     raw = read(experiment)
     raw.pop("algorithms", None)
     changes = assignments(set_, "--set")
     raw = override(raw, {field: value(text) for field, text in changes.items()})
-    axes = {
-        field: [value(v.strip()) for v in text.split(",") if v.strip()]
-        for field, text in assignments(grid, "--grid").items()
-    }
+    axes = {field: values(text) for field, text in assignments(grid, "--grid").items()}
+    for field, listed in axes.items():
+        if not listed or any(listed.count(entry) > 1 for entry in listed):
+            raise FednagError(f"--grid {field}: write different values between commas, e.g. 5,10")
+        if field in changes:
+            raise FednagError(f"--set {field}: --grid {field} replaces it; leave one out")
     experiments = api.grid(raw, axes, _seeds(seeds, raw.get("seed", 0)), str(experiment))
     _run_and_report(experiments, out, quiet, chart="sweep")
 
@@ -156,12 +166,12 @@ def show(
         if not records:
             continue
         status = str(info.get("ended") or info.get("status"))
-        label = f"{info.get('label')}  {folder.path}"
+        label = f"{info['label']}  {folder.path}"
         diverged = info.get("status") == "diverged"
-        curves.append(Curve(label, int(info.get("seed", 0)), records, status, diverged))
+        curves.append(Curve(label, info["seed"], records, status, diverged))
     if not curves:
         raise FednagError(f"{runs[0]}: its runs have no records yet; wait for the first round")
-    _console().print(ranking(ranked(curves), f"{len(curves)} runs, best first"))
+    console().print(ranking(ranked(curves), f"{len(curves)} runs, best first"))
 
 
 @app.command()
@@ -183,116 +193,38 @@ def algorithms() -> None:
         down, up = ("-", "-") if cls.pooled else (" ".join(cls.down), " ".join(cls.up))
         probe = " + probe" if cls.probes else ""
         table.add_row(name, meaning, down + probe, up + probe, numbers)
-    _console().print(table)
-
-
-@data_app.command("list")
-def data_list() -> None:
-    """List the data sets and whether their files are here.
-
-    Example: fednag data list
-    """
-    from rich.table import Table
-
-    from fednag.problems.data import NAMES
-    from fednag.problems.sources import SOURCES, data_folder
-
-    folder = data_folder()
-    table = Table("name", "files")
-    for name in [*NAMES, *(n for n in SOURCES if n not in NAMES)]:
-        if name not in SOURCES:
-            table.add_row(name, "built in")
-            continue
-        source = SOURCES[name]
-        here = all((folder / source.folder / file.name).is_file() for file in source.files)
-        table.add_row(name, "here" if here else f"missing: fednag data get {name}")
-    console = _console()
-    console.print(table)
-    console.print(f"folder: {folder} (set FEDNAG_DATA to use another)", soft_wrap=True)
-
-
-@data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="Data set, e.g. mnist.")]) -> None:
-    """Download a data set from its official address and verify it.
-
-    Example: fednag data get mnist
-    """
-    from fednag.problems.download import get
-
-    print(f"{name} is ready in {get(name)}")
-
-
-@data_app.command("check")
-def data_check(name: Annotated[str, typer.Argument(help="Data set, e.g. mnist.")]) -> None:
-    """Verify the checksums of a data set's files.
-
-    Example: fednag data check mnist
-    """
-    from fednag.problems.download import check
-
-    statuses = check(name)
-    for path, status in statuses:
-        print(f"{status:8}{path}")
-    bad = [path for path, status in statuses if status != "ok"]
-    if bad:
-        raise FednagError(f"{bad[0]}: not as published; run `fednag data get {name}`")
-
-
-@data_app.command("split")
-def data_split(
-    name: Annotated[str, typer.Argument(help="Data set, e.g. digits.")] = "digits",
-    kind: Annotated[str, typer.Option(help="iid, classes, dirichlet, sizes or natural.")] = "iid",
-    workers: Annotated[int | None, typer.Option(help="How many workers.")] = None,
-    classes: Annotated[int | None, typer.Option(help="classes: how many each holds.")] = None,
-    assign: Annotated[str | None, typer.Option(help="classes: cover or random.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="dirichlet: concentration.")] = None,
-    skew: Annotated[float | None, typer.Option(help="sizes: exponent.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
-    out: Out = Path("runs"),
-) -> None:
-    """Show who would hold what: a table worker x class, and a picture of it.
-
-    Example: fednag data split digits --kind classes --classes 3 --workers 4
-    """
-    from fednag.config import parse
-    from fednag.experiment import load, split
-    from fednag.report.charts import save, split_chart
-    from fednag.terminal import notes, paths, split_table
-
-    options = {
-        "workers": workers,
-        "classes": classes,
-        "assign": assign,
-        "alpha": alpha,
-        "skew": skew,
-    }
-    given = {key: option for key, option in options.items() if option is not None}
-    raw = {"data": {"name": name}, "split": {"kind": kind, **given}, "seed": seed}
-    experiment = parse(raw, "fednag data split")
-    dataset = load(experiment)
-    deal = split(dataset, experiment.split, seed)
-    counts = deal.table(dataset.y.numpy(), dataset.classes or 1).tolist()
-    console = _console()
-    console.print(split_table(counts))
-    if len(counts) > 30:
-        console.print(f"… and {len(counts) - 30} more workers")
-    console.print(f"sizes: {min(deal.sizes)} to {max(deal.sizes)}, {sum(deal.sizes)} in all")
-    notes(console, deal.notes)
-    folder = _folder(out)
-    written = save(split_chart(counts, f"{name}, {kind}"), folder / f"split-{name}-{kind}")
-    paths(console, written)
+    console().print(table)
 
 
 def main() -> None:
     """Run the command line; what users can put right is one sentence on stderr, exit code 2."""
     try:
-        app()
+        code = app(prog_name="fednag", standalone_mode=False)
     except FednagError as error:
-        print(f"fednag: {error}", file=sys.stderr)
+        _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        # torch has no exception of its own for a processor's memory.
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        _fail("this run does not fit in memory; use a smaller model, batch or engine.chunk")
+    except Exception as error:
+        # Wrong options. Recognised by shape: typer brings click along, or its own copy of it.
+        if not hasattr(error, "format_message"):
+            raise
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "fednag"
+        # Without arguments the help has been printed, and there is nothing to add.
+        if sentence := error.format_message().strip().rstrip("."):
+            _fail(f"{' '.join(sentence.split())} (see `{command} --help`)")
         sys.exit(2)
-    except KeyboardInterrupt:
+    if code == 130:  # what typer makes of Ctrl-C
         print("fednag: interrupted; what was recorded is kept", file=sys.stderr)
-        sys.exit(130)
+    sys.exit(code or 0)
+
+
+def _fail(sentence: str) -> NoReturn:
+    print(f"fednag: {sentence}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _run_and_report(
@@ -300,42 +232,34 @@ def _run_and_report(
     out: Path,
     quiet: bool,
     chart: str | None,
+    remarks: Sequence[str] = (),
 ) -> None:
     from fednag.api import run_all
     from fednag.report.charts import curves_chart, save
     from fednag.report.tables import ranked
     from fednag.terminal import RunsProgress, notes, paths, ranking
 
-    console = _console()
+    terminal = console()
+    output(out)
     labels = [label for label, _, _ in experiments]
-    with RunsProgress(console, labels, quiet) as progress:
+    with RunsProgress(terminal, labels, quiet) as progress:
         runs: list[Run] = run_all(experiments, out=out, started=progress.started)
     curves = [run.curve for run in runs]
-    console.print(ranking(ranked(curves), "best first, by final accuracy"))
-    notes(console, [f"{run.label}: {note}" for run in runs for note in run.notes])
+    terminal.print(ranking(ranked(curves), "best first, by final accuracy"))
+    notes(terminal, [*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)])
     written = [run.folder for run in runs if run.folder]
     stem = written[0] / "curves" if chart is None else written[0].parent / chart
     written += save(curves_chart(curves), stem)
-    paths(console, written)
+    paths(terminal, written)
 
 
 def _seeds(text: str, otherwise: int) -> list[int]:
+    if not text:
+        return [otherwise]
     try:
-        return [int(part) for part in text.split(",")] if text else [otherwise]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError:
-        raise FednagError(f"--seeds {text}: write whole numbers, e.g. 0,1,2") from None
-
-
-def _folder(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FednagError(f"{path}: cannot be made ({error.strerror}); choose --out") from error
-    return path
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # Piped, a table must not be cut to 80 columns.
-    return Console(width=None if sys.stdout.isatty() else 160)
+        seeds = []
+    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= s < 2**31 for s in seeds):
+        raise FednagError(f"--seeds {text}: write different whole numbers from 0 up, e.g. 0,1,2")
+    return seeds

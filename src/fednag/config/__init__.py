@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from fednag.algorithm import Algorithm
 from fednag.algorithms import ALGORITHMS
+from fednag.config.sentences import cut, explain, nearest, plain
 from fednag.errors import FednagError
 
 CUSTOM = "custom"  # marks a part that came from Python and cannot be rebuilt from a file
+DEFAULT = "fednag"
+
+# Larger numbers are slips of the hand, and fail late: memory full, or a run that never ends.
+MANY = 10**9
+Count = Annotated[int, Field(ge=1, le=MANY)]
+CountOrZero = Annotated[int, Field(ge=0, le=MANY)]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -38,30 +44,30 @@ class Data(Section):
 
 class Split(Section):
     kind: Literal["iid", "classes", "dirichlet", "sizes", "natural"] = "iid"
-    workers: int | None = Field(None, ge=1)
-    classes: int | None = Field(None, ge=1)
+    workers: Count | None = None
+    classes: Count | None = None
     assign: Literal["cover", "random"] | None = None
     alpha: float | None = Field(None, gt=0)
     skew: float | None = Field(None, ge=0)
-    proportions: tuple[float, ...] | None = Field(None, strict=False)
+    proportions: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, strict=False)
 
 
 class Model(Section):
     name: Literal["linear", "logistic", "mlp", "cnn", "vgg16", "vgg16-gn", "custom"] = "cnn"
-    hidden: tuple[int, ...] | None = Field(None, strict=False)
+    hidden: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] | None = Field(None, strict=False)
 
 
 class Training(Section):
-    tau: int = Field(20, ge=1)
-    iterations: int = Field(1000, ge=1)
-    batch: int = Field(64, ge=0)
-    participants: int | None = Field(None, ge=1)
+    tau: Count = 20
+    iterations: Count = 1000
+    batch: CountOrZero = 64
+    participants: Count | None = None
     fraction: float | None = Field(None, gt=0, le=1)
 
 
 class Evaluation(Section):
-    every: int = Field(1, ge=1)
-    samples: int = Field(0, ge=0)
+    every: Count = 1
+    samples: CountOrZero = 0
     per_worker: bool = False
 
 
@@ -74,8 +80,8 @@ class Stop(Section):
 class Engine(Section):
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
-    chunk: int = Field(0, ge=0)
-    threads: int = Field(0, ge=0)
+    chunk: CountOrZero = 0
+    threads: int = Field(0, ge=0, le=1024)
 
 
 # Options that mean something only for one choice of another: given elsewhere, they are a mistake.
@@ -98,7 +104,7 @@ class Experiment(Section):
     data: Data = Data()
     split: Split = Split()
     model: Model = Model()
-    algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "fednag"})
+    algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": DEFAULT})
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
     stop: Stop = Stop()
@@ -109,11 +115,14 @@ class Experiment(Section):
         for (section, option), (key, value) in ONLY_WITH.items():
             table = getattr(self, section)
             if getattr(table, option) is not None and getattr(table, key) != value:
-                raise ValueError(f"{section}.{option} only goes with {section}.{key} = {value!r}")
+                raise ValueError(
+                    f"{section}.{option}: goes only with {section}.{key} = {value!r}, "
+                    f"and that is {getattr(table, key)!r}; leave it out or change {section}.{key}"
+                )
         if self.split.kind == "classes" and self.split.classes is None:
-            raise ValueError("split.classes is missing: how many classes each worker holds")
+            raise ValueError("split.classes: is missing; say how many each worker holds")
         if self.split.kind == "dirichlet" and self.split.alpha is None:
-            raise ValueError("split.alpha is missing: the Dirichlet concentration, for example 0.5")
+            raise ValueError("split.alpha: is missing; give the concentration, e.g. 0.5")
         if self.training.participants is not None and self.training.fraction is not None:
             raise ValueError("give training.participants or training.fraction, not both")
         return self
@@ -140,7 +149,8 @@ def parse(raw: Mapping[str, Any], source: str = "experiment") -> Experiment:
         raise FednagError(f"{source}: {explain(error, Experiment)}") from None
     if experiment.algorithm.get("name") == CUSTOM:
         return experiment
-    algorithm = build_algorithm(experiment.algorithm, source)
+    # A file for `compare` may give shared numbers without a name; `run` then takes the default.
+    algorithm = build_algorithm({"name": DEFAULT, **experiment.algorithm}, source)
     return experiment.model_copy(update={"algorithm": describe(algorithm)})
 
 
@@ -150,32 +160,40 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FednagError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FednagError(f"{path}: is not TOML ({error}); correct it there") from error
+    except (ValueError, RecursionError) as error:  # among them: integers of thousands of digits
+        why = " ".join(str(error).split())
+        raise FednagError(f"{path}: is not TOML ({why}); correct it there") from error
 
 
 def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """``raw`` with ``section.key`` (or top-level ``key``) set to new values."""
     result: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
+    name, table = settings.get("algorithm.name"), result.get("algorithm")
+    if isinstance(name, str) and name in ALGORITHMS and isinstance(table, dict):
+        # The file's numbers were meant for its own method: keep those the new one has too.
+        takes = {"name", *(f.name for f in fields(ALGORITHMS[name]))}  # type: ignore[arg-type]
+        result["algorithm"] = {key: number for key, number in table.items() if key in takes}
     for path, new in settings.items():
         section, dot, key = path.partition(".")
         if not dot:
             result[section] = new
             continue
         table = result.setdefault(section, {})
-        if not isinstance(table, dict) or "." in key or not key:
-            raise FednagError(f"{path}: no such field; write section.key, e.g. training.tau")
+        if not isinstance(table, dict) or "." in key or not key or not section:
+            raise FednagError(f"{plain(path)}: no such field; write section.key, e.g. training.tau")
         table[key] = new
     return result
 
 
 def assignments(texts: Sequence[str], option: str) -> dict[str, str]:
     """``section.key=text`` options as a mapping."""
-    found = {}
+    found: dict[str, str] = {}
     for text in texts:
         path, equals, right = text.partition("=")
         if not equals or not path.strip() or not right.strip():
             raise FednagError(f"{option} {text}: write section.key=value, e.g. training.tau=20")
+        if path.strip() in found:
+            raise FednagError(f"{option} {path.strip()}: is given twice; leave one out")
         found[path.strip()] = right.strip()
     return found
 
@@ -190,18 +208,27 @@ def methods(
     """
     shared = raw.get("algorithm", {})
     listed: Any = list(names) or raw.get("algorithms", [])
-    if not isinstance(listed, list) or not isinstance(shared, dict):
+    if not isinstance(shared, dict):
+        raise FednagError(
+            f"{source}: algorithm: {cut(shared)} is not allowed; it should be a table"
+        )
+    if not isinstance(listed, list):
         raise FednagError(f'{source}: algorithms: write a list, e.g. ["fednag", "fedavg"]')
     found: dict[str, dict[str, Any]] = {}
     for entry in listed:
         own = dict(entry) if isinstance(entry, dict) else {"name": entry}
         name = own.get("name")
+        if not isinstance(name, str):
+            raise FednagError(
+                f"{source}: algorithms: {cut(entry)} does not name a method; "
+                'write e.g. "fedavg" or {name = "fedavg", lr = 0.1}'
+            )
         takes = {f.name for f in fields(ALGORITHMS[name])} if name in ALGORITHMS else set()  # type: ignore[arg-type]
         numbers = {key: number for key, number in shared.items() if key in takes}
-        label = str(name)
+        changed = ",".join(f"{k}={v}" for k, v in own.items() if k != "name")
+        label = f"{name}({changed})" if name in found and changed else name
         if label in found:
-            changed = ",".join(f"{k}={v}" for k, v in own.items() if k != "name")
-            label = f"{name}({changed or len(found)})"
+            raise FednagError(f"{source}: algorithms: {plain(label)} is there twice; leave one out")
         found[label] = {**raw, "algorithm": {**numbers, **own}}
     for experiment in found.values():
         experiment.pop("algorithms", None)
@@ -209,7 +236,7 @@ def methods(
     for key in shared:
         if key not in known | {"name"}:
             raise FednagError(
-                f"{source}: algorithm.{key}: no method has such a number{nearest(key, known)}"
+                f"{source}: algorithm.{plain(key)}: no method has that number{nearest(key, known)}"
             )
     return list(found.items())
 
@@ -217,9 +244,20 @@ def methods(
 def value(text: str) -> Any:
     """A value as TOML writes it; anything else is taken as a plain string."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        found = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
+    # A line break in the text would smuggle in more fields.
+    return found["value"] if len(found) == 1 else text
+
+
+def values(text: str) -> list[Any]:
+    """Values between commas, as TOML writes them, lists among them; or else plain strings."""
+    try:
+        found: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
+    except (ValueError, RecursionError):
+        return [value(part.strip()) for part in text.split(",") if part.strip()]
+    return found
 
 
 def build_algorithm(table: Mapping[str, Any], source: str = "experiment") -> Algorithm:
@@ -264,46 +302,3 @@ def _checker(cls: type[Algorithm]) -> type[BaseModel]:
         definitions[field.name] = (hints[field.name], default)
     config = ConfigDict(**STRICT, arbitrary_types_allowed=True)
     return create_model(cls.__name__, __config__=config, **definitions)
-
-
-def nearest(word: str, known: Any) -> str:
-    """`` (did you mean X?)`` when a known word is close."""
-    close = difflib.get_close_matches(word.lower(), [str(k) for k in known], n=1, cutoff=0.6)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def explain(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:
-    """The first of pydantic's findings as one sentence, and how many more there are."""
-    found = error.errors()
-    first = found[0]
-    where = [part for part in first["loc"] if isinstance(part, str)]
-    name = ".".join([*prefix, *where])
-    given = first.get("input")
-    if first["type"] == "extra_forbidden":
-        known = list(_fields_at(model, where[:-1]))
-        shown = ", ".join(known) or "none"
-        text = f"{name}: no such key{nearest(where[-1], known)}; allowed here: {shown}"
-    elif first["type"] == "value_error":
-        text = str(first["ctx"]["error"])
-    elif first["type"] == "missing":
-        text = f"{name}: is missing; give it a value"
-    elif first["type"] == "literal_error":
-        expected = str(first["ctx"]["expected"]).replace(" or 'custom'", "")
-        known = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
-        text = f"{name}: {given!r} is not allowed{nearest(str(given), known)}; use {expected}"
-    elif first["type"] == "string_pattern_mismatch":
-        text = f"{name}: {given!r} is not allowed; use letters, digits, '.', '_' and '-'"
-    else:
-        wish = first["msg"].removeprefix("Input should be ").removeprefix("Input ")
-        text = f"{name}: {given!r} is not allowed; it should be {wish}"
-    return text + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")
-
-
-def _fields_at(model: type[BaseModel], path: Sequence[str]) -> Any:
-    for part in path:
-        field = model.model_fields.get(part)
-        annotation = field.annotation if field else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return ()
-        model = annotation
-    return model.model_fields

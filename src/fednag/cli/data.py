@@ -1,0 +1,110 @@
+"""``fednag data``: list, download, check, split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fednag.cli.common import Out, console, output
+from fednag.errors import FednagError
+
+data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, download, check, split.")
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the data sets and whether their files are here.
+
+    Example: fednag data list
+    """
+    from rich.table import Table
+
+    from fednag.problems.data import NAMES
+    from fednag.problems.sources import SOURCES, data_folder
+
+    folder = data_folder()
+    table = Table("name", "files")
+    for name in [*NAMES, *(n for n in SOURCES if n not in NAMES)]:
+        if name not in SOURCES:
+            table.add_row(name, "built in")
+            continue
+        source = SOURCES[name]
+        here = all((folder / source.folder / file.name).is_file() for file in source.files)
+        table.add_row(name, "here" if here else f"missing: fednag data get {name}")
+    terminal = console()
+    terminal.print(table)
+    terminal.print(f"folder: {folder} (set FEDNAG_DATA to use another)", soft_wrap=True)
+
+
+@data_app.command("get")
+def data_get(name: Annotated[str, typer.Argument(help="Data set, e.g. mnist.")]) -> None:
+    """Download a data set from its official address and verify it.
+
+    Example: fednag data get mnist
+    """
+    from fednag.problems.download import get
+
+    print(f"{name} is ready in {get(name)}")
+
+
+@data_app.command("check")
+def data_check(name: Annotated[str, typer.Argument(help="Data set, e.g. mnist.")]) -> None:
+    """Verify the checksums of a data set's files.
+
+    Example: fednag data check mnist
+    """
+    from fednag.problems.download import check
+
+    statuses = check(name)
+    for path, status in statuses:
+        print(f"{status:8}{path}")
+    bad = [path for path, status in statuses if status != "ok"]
+    if bad:
+        raise FednagError(f"{bad[0]}: not as published; run `fednag data get {name}`")
+
+
+@data_app.command("split")
+def data_split(
+    name: Annotated[str, typer.Argument(help="Data set, e.g. digits.")] = "digits",
+    kind: Annotated[str, typer.Option(help="iid, classes, dirichlet, sizes or natural.")] = "iid",
+    workers: Annotated[int | None, typer.Option(help="How many workers.")] = None,
+    classes: Annotated[int | None, typer.Option(help="classes: how many each holds.")] = None,
+    assign: Annotated[str | None, typer.Option(help="classes: cover or random.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="dirichlet: concentration.")] = None,
+    skew: Annotated[float | None, typer.Option(help="sizes: exponent.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    out: Out = Path("runs"),
+) -> None:
+    """Show who would hold what: a table worker x class, and a picture of it.
+
+    Example: fednag data split digits --kind classes --classes 3 --workers 4
+    """
+    from fednag.config import parse
+    from fednag.experiment import load, split
+    from fednag.report.charts import save, split_chart
+    from fednag.terminal import notes, paths, split_table
+
+    options = {
+        "workers": workers,
+        "classes": classes,
+        "assign": assign,
+        "alpha": alpha,
+        "skew": skew,
+    }
+    given = {key: option for key, option in options.items() if option is not None}
+    raw = {"data": {"name": name}, "split": {"kind": kind, **given}, "seed": seed}
+    experiment = parse(raw, "fednag data split")
+    dataset = load(experiment)
+    deal = split(dataset, experiment.split, seed)
+    counts = deal.table(dataset.y.numpy(), dataset.classes or 1).tolist()
+    folder = output(out)
+    terminal = console()
+    terminal.print(split_table(counts))
+    if len(counts) > 30:
+        terminal.print(f"… and {len(counts) - 30} more workers")
+    terminal.print(f"sizes: {min(deal.sizes)} to {max(deal.sizes)}, {sum(deal.sizes)} in all")
+    notes(terminal, deal.notes)
+    written = save(split_chart(counts, f"{name}, {kind}"), folder / f"split-{name}-{kind}")
+    paths(terminal, written)
