@@ -143,9 +143,11 @@ def test_refused_in_one_sentence(desk: Desk, words: tuple[str, ...], sentence: s
     assert sentence in desk.refused(*words)
 
 
-def test_momentum_left_in_the_file_for_a_method_without(desk: Desk) -> None:
+def test_a_file_for_one_method_runs_another(desk: Desk) -> None:
     (desk.folder / "tiny.toml").write_text(TINY + "[algorithm]\nmomentum = 0.9\n")
-    sentence = desk.refused("run", "tiny.toml", "--set", "algorithm.name=fedavg")
+    assert desk.fednag("run", "tiny.toml", "--set", "algorithm.name=fedavg").code == 0
+    both = ("--set", "algorithm.name=fedavg", "--set", "algorithm.momentum=0.5")
+    sentence = desk.refused("run", "tiny.toml", *both)
     assert sentence == "fednag: tiny.toml: algorithm.momentum: no such key; allowed here: lr"
 
 

@@ -325,5 +325,5 @@ def test_another_method_keeps_only_the_numbers_it_has() -> None:
         "name": "fedavg",
         "lr": 0.5,
     }
-    with pytest.raises(FednagError, match="algorithm.momentum"):
+    with pytest.raises(FednagError, match=r"algorithm\.momentum"):
         parse(override(raw, {"algorithm.name": "fedavg", "algorithm.momentum": 0.5}))

@@ -30,7 +30,7 @@ DEMO: dict[str, Any] = {
     "name": "digits",
     "data": {"name": "digits"},
     "model": {"name": "cnn"},
-    "training": {"tau": 10, "iterations": 200, "batch": 32},
+    "training": {"tau": 10, "iterations": 150, "batch": 32},
     "algorithms": ["fednag", "fedavg", "fedmom", "slowmo", "mime", "csgd", "cnag"],
 }
 
