@@ -65,7 +65,12 @@ class Builder:
         width = Schedule(0, sizes, training.batch).width
         chunk, threads, notes = choose(problem, per_round, width, engine.chunk, engine.threads)
         chosen = {"device": device, "chunk": chunk, "threads": threads}
-        resolved = experiment.model_copy(update={"engine": engine.model_copy(update=chosen)})
+        resolved = experiment.model_copy(
+            update={
+                "engine": engine.model_copy(update=chosen),
+                "split": experiment.split.model_copy(update={"workers": len(deal.workers)}),
+            }
+        )
         plan = Plan(
             problem=problem,
             partition=deal,
@@ -89,7 +94,7 @@ class Builder:
     def _dataset(self, experiment: Experiment) -> Dataset:
         if self.parts.dataset is not None:
             return self.parts.dataset
-        parts = ["data", experiment.data, experiment.seed, experiment.split.workers]
+        parts = ["data", experiment.data, experiment.seed]
         return self._once(parts, lambda: load(experiment))
 
     def _problem(self, experiment: Experiment, dataset: Dataset, device: str) -> Problem:
@@ -139,7 +144,7 @@ def load(experiment: Experiment) -> Dataset:
         options = {
             "alpha": 1.0 if section.alpha is None else section.alpha,
             "beta": 1.0 if section.beta is None else section.beta,
-            "workers": experiment.split.workers or 30,
+            "workers": section.workers or 30,
         }
     return data.load(section.name, seed=experiment.seed, **options)
 

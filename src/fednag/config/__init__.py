@@ -40,6 +40,7 @@ class Data(Section):
     standardise: bool = False
     alpha: float | None = Field(None, ge=0)
     beta: float | None = Field(None, ge=0)
+    workers: int | None = Field(None, ge=1, le=10_000)
 
 
 class Split(Section):
@@ -93,6 +94,7 @@ ONLY_WITH = {
     ("split", "proportions"): ("kind", "sizes"),
     ("data", "alpha"): ("name", "synthetic"),
     ("data", "beta"): ("name", "synthetic"),
+    ("data", "workers"): ("name", "synthetic"),
 }
 
 

@@ -14,7 +14,7 @@ from fednag.report.tables import Curve
 
 # Okabe and Ito's colours, distinguishable with any colour vision; dashes repeat what they say.
 COLOURS = ["#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933"]
-DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
+DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
 
 FORMATS = ("png", "svg", "html")
 
@@ -52,15 +52,18 @@ def _panel(curves: Sequence[Curve], measure: str, title: str) -> Any:
     )
     dash = alt.StrokeDash(
         "method:N",
-        scale=alt.Scale(domain=methods, range=[DASHES[i % len(DASHES)] for i in repeat]),
+        scale=alt.Scale(
+            domain=methods, range=[DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in repeat]
+        ),
         legend=alt.Legend(title=None),
     )
+    lowest, highest = (f(row[measure] for row in rows) for f in (min, max))
     scale = alt.Scale(zero=False)
-    if measure == "loss" and min(row[measure] for row in rows) > 0:
-        scale = alt.Scale(type="log")
+    if measure == "loss" and lowest > 0:
+        scale = alt.Scale(type="log", domain=[lowest * 0.95, highest * 1.05], nice=False)
     base = alt.Chart(alt.InlineData(values=rows)).properties(width=380, height=300)
     line = base.mark_line(strokeWidth=2).encode(
-        x=alt.X("iteration:Q", title="iterations"),
+        x=alt.X("iteration:Q", title="iterations", scale=alt.Scale(nice=False)),
         y=alt.Y(f"mean({measure}):Q", title=title, scale=scale),
         color=colour,
         strokeDash=dash,
