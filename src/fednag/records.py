@@ -104,9 +104,7 @@ class RunFolder:
             raise FednagError(
                 f"{self.records_file}: cannot be read ({error.strerror}); check its permissions"
             ) from error
-        lines = text.split("\n")
-        cut_short = lines.pop()
-        del cut_short
+        lines = text.split("\n")[:-1]  # what follows the last line break was cut short
         return [self._parse(line, number) for number, line in enumerate(lines, 1)]
 
     def info(self) -> dict[str, Any]:
