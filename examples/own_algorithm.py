@@ -17,6 +17,7 @@ class FedPolyak(Algorithm):
     lr: float = 0.01
     momentum: float = 0.9
 
+    elementwise = True  # no norms, no branches on values: workers may be computed stacked
     down = up = ("w", "v")  # what the server sends, what workers return (averaged by data size)
 
     def init(self, w):

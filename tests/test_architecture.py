@@ -21,7 +21,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiment": {"algorithm", "config", "errors", "problems", "simulate"},
     "results": {"config", "records", "report"},
     "execute": {"config", "errors", "records", "results", "simulate"},
-    "api": {"algorithm", "config", "errors", "execute", "experiment", "problems", "results"},
+    "arguments": {"algorithm", "config", "errors", "experiment", "problems"},
+    "api": {
+        "algorithm",
+        "arguments",
+        "config",
+        "errors",
+        "execute",
+        "experiment",
+        "problems",
+        "results",
+    },
     "terminal": {"config", "execute", "records", "report", "simulate"},
 }
 

@@ -327,3 +327,10 @@ def test_another_method_keeps_only_the_numbers_it_has() -> None:
     }
     with pytest.raises(FednagError, match=r"algorithm\.momentum"):
         parse(override(raw, {"algorithm.name": "fedavg", "algorithm.momentum": 0.5}))
+
+
+def test_another_split_drops_the_options_of_the_old_one() -> None:
+    raw = {"split": {"kind": "dirichlet", "alpha": 0.5, "workers": 3}}
+    assert parse(override(raw, {"split.kind": "iid"})).split.alpha is None
+    with pytest.raises(FednagError, match=r"split\.alpha"):
+        parse(override(raw, {"split.kind": "iid", "split.alpha": 0.5}))

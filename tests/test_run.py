@@ -349,3 +349,91 @@ def test_plots_and_public_names() -> None:
     for name in fednag.__all__:
         assert getattr(fednag, name).__doc__ or name in ("ALGORITHMS", "Vector", "Grad")
     assert set(fednag.__all__) == set(fednag._HOME_OF)
+
+
+def test_rules_that_are_not_elementwise_are_computed_one_by_one() -> None:
+    @dataclass(frozen=True)
+    class Clipped(Algorithm):
+        lr: float = 0.5
+
+        def step(self, local: Vectors, grad: Any, sent: Vectors, mine: Vectors) -> Vectors:
+            g = grad(local.w)
+            return Vectors(w=local.w - self.lr * g / g.norm())
+
+    runs = [
+        fednag.run(Clipped(), **SMALL, workers=8, engine={"chunk": chunk}) for chunk in (0, 1, 8)
+    ]
+    assert numbers(runs[0]) == numbers(runs[1]) == numbers(runs[2])
+    assert any("elementwise" in note for note in runs[2].notes)
+
+
+@dataclass(frozen=True)
+class Forgetful(Algorithm):
+    lr: float = 0.1
+
+    def step(self, local: Vectors, grad: Any, sent: Vectors, mine: Vectors) -> Any:
+        return None
+
+
+@dataclass(frozen=True)
+class Undeclared(FedAvg):
+    up = ("w", "z")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fednag.run("fednag", lr=0.05), "numbers go with it"),
+        (lambda: fednag.run("fednag", participants=2), "training={'participants': 2}"),
+        (lambda: fednag.run("fednag", worker=3), "did you mean workers"),
+        (lambda: fednag.run("fednag", training=3), "not a table"),
+        (lambda: fednag.run("fednag", tau=5, training={"tau": 6}), "tau: is given twice"),
+        (lambda: fednag.run("fednag", data=torch.zeros(3, 2)), "data: give a name"),
+        (lambda: fednag.run("fednag", model=nn.Linear), "model: give a name"),
+        (lambda: fednag.run(FedNAG), "an instance, FedNAG"),
+        (lambda: fednag.compare("fednag"), "give a list"),
+        (lambda: fednag.compare([FedNAG(), FedNAG()]), "there twice"),
+        (lambda: fednag.sweep({"seed": [1, 2]}), "seeds are averaged"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(call: Any, message: str) -> None:
+    with pytest.raises(FednagError, match=message):
+        call()
+
+
+def test_broken_algorithms_are_told() -> None:
+    with pytest.raises(TypeError, match=r"Forgetful.step must return Vectors"):
+        fednag.run(Forgetful(), **SMALL)
+    with pytest.raises(KeyError, match="z declared in down or up"):
+        fednag.run(Undeclared(), **SMALL)
+
+
+@pytest.mark.parametrize("where", ["x", "y", "test"])
+def test_numbers_that_are_not_finite_are_found(where: str) -> None:
+    x, y, test_x = torch.rand(20, 3), torch.rand(20), torch.rand(5, 3)
+    {"x": x, "y": y, "test": test_x}[where][2] = float("nan")
+    with pytest.raises(FednagError, match=f"{where}.* in row 2"):
+        fednag.dataset(x, y, test=(test_x, torch.rand(5)))
+
+
+def test_float_classes_are_not_taken_for_numbers() -> None:
+    net = nn.Linear(3, 2)
+    with pytest.raises(FednagError, match="make the targets integers"):
+        fednag.run(FedAvg(), model=net, data=(torch.rand(20, 3), (torch.rand(20) > 0.5).float()))
+
+
+def test_labels_name_what_differs_and_folders_are_plain(tmp_path: Path) -> None:
+    result = fednag.compare([FedNAG(momentum=0.5), FedNAG()], **SMALL, out=tmp_path)
+    assert [run.label for run in result.runs] == ["fednag(momentum=0.5)", "fednag(momentum=0.9)"]
+    assert result.runs[0].folder is not None
+    assert result.runs[0].folder.name.startswith("fednag-momentum-0.5-")
+    with pytest.raises(KeyError, match=r"momentum=0\.9"):
+        result["nope"]
+
+
+def test_sweep_takes_what_run_takes() -> None:
+    x, y = torch.rand(40, 3), torch.arange(40) % 2
+    result = fednag.sweep(
+        {"training.tau": [2, 4]}, FedAvg(lr=0.1), data=(x, y), model=nn.Linear(3, 2), iterations=8
+    )
+    assert [run.records[-1].round for run in result.runs] == [4, 2]

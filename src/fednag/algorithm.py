@@ -28,7 +28,8 @@ class Algorithm(ABC):
 
     Only ``step`` must be written; the defaults of the rest are FedAvg's: the worker starts from
     what it was sent, returns what is named in ``up``, keeps nothing, and the server takes the
-    mean, weighted by data size, as its new state.
+    mean, weighted by data size, as its new state. Rules return new vectors, never change the
+    ones they are given, and draw no random numbers.
     """
 
     down: ClassVar[tuple[str, ...]] = ("w",)
@@ -37,6 +38,9 @@ class Algorithm(ABC):
     """Vectors every participant returns; the server sees only their weighted mean."""
     probes: ClassVar[bool] = False
     """Before the round proper, participants send their full gradient at the server's ``w``."""
+    elementwise: ClassVar[bool] = False
+    """Every rule treats each coordinate alone (no norms, no sorting, no branches on values), so
+    that n workers may be stacked as (n, d). Otherwise they are computed one by one, as (1, d)."""
     pooled: ClassVar[bool] = False
     """A centralised baseline: one worker holds all the data and nothing travels."""
 
@@ -85,6 +89,8 @@ def local_round(
     steps = 0
     for grad in grads:
         local = algorithm.step(local, grad, sent, mine)
+        if not isinstance(local, Vectors):
+            raise TypeError(f"{type(algorithm).__name__}.step must return Vectors, not {local!r}")
         steps += 1
     return algorithm.end(local, sent, mine, full, steps)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -37,7 +38,8 @@ def execute(
     """Run ``plan``; with ``out``, write its folder ``out/<name>/<id>`` as it goes."""
     folder = None
     if out is not None:
-        folder = RunFolder.create(out, experiment.name, f"{label}-{experiment.key}")
+        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-")
+        folder = RunFolder.create(out, experiment.name, f"{safe}-{experiment.key}")
     try:
         return _execute(experiment, plan, label, notes, folder, listener)
     except OSError as error:

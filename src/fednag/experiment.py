@@ -63,7 +63,9 @@ class Builder:
         per_round = participants(experiment, workers)
         sizes = [int(deal.sizes.sum())] if algorithm.pooled else deal.sizes.tolist()
         width = Schedule(0, sizes, training.batch).width
-        chunk, threads, notes = choose(problem, per_round, width, engine.chunk, engine.threads)
+        chunk, threads, notes = choose(
+            problem, algorithm, per_round, width, engine.chunk, engine.threads
+        )
         chosen = {"device": device, "chunk": chunk, "threads": threads}
         resolved = experiment.model_copy(
             update={

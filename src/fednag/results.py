@@ -70,7 +70,10 @@ class Comparison:
         return _plot([run.curve for run in self.runs])
 
     def __getitem__(self, label: str) -> Run:
-        return next(run for run in self.runs if run.label == label)
+        for run in self.runs:
+            if run.label == label:
+                return run
+        raise KeyError(f"no run {label!r}; there are {', '.join(self.records)}")
 
     def __str__(self) -> str:
         return render(ranked([run.curve for run in self.runs]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,15 +95,24 @@ def news_of(record: Record) -> str:
     return f"loss {record.loss:.4f}{accuracy}"
 
 
-def ranking(rows: Sequence[Row], title: str) -> Table:
-    """The ranked table, best first."""
+def ranking(
+    rows: Sequence[Row], title: str, origins: Mapping[str, tuple[str, int]] | None = None
+) -> Table:
+    """The ranked table, best first; ``origins`` gives (method, seed) of rows labelled by folder."""
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(HEADINGS):
         plain = number in (0, len(HEADINGS) - 1)
-        table.add_column(heading, justify="left" if plain else "right", no_wrap=number == 0)
+        # Numbers are never cut; a narrow screen folds the words.
+        table.add_column(heading, justify="left" if plain else "right", no_wrap=not plain)
+    if origins:
+        table.add_column("seed", justify="right", no_wrap=True)
+        table.add_column("folder", overflow="fold")
     for row in rows:
-        style = "red" if row.diverged else None
-        table.add_row(*cells(row), style=style)
+        texts = cells(row)
+        if origins:
+            method, seed = origins[row.label]
+            texts = (method, *texts[1:], str(seed), row.label)
+        table.add_row(*texts, style="red" if row.diverged else None)
     return table
 
 

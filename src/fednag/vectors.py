@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -50,8 +50,12 @@ class Vectors(Mapping[str, Vector]):
     def __repr__(self) -> str:
         return f"Vectors({', '.join(f'{k}={tuple(v.shape)}' for k, v in self.items())})"
 
-    def pick(self, names: Iterable[str]) -> Vectors:
+    def pick(self, names: Sequence[str]) -> Vectors:
         """Only these vectors."""
+        missing = [name for name in names if name not in self._items]
+        if missing:
+            held = ", ".join(self._items) or "nothing"
+            raise KeyError(f"{', '.join(missing)} declared in down or up, but there is only {held}")
         return Vectors(**{name: self[name] for name in names})
 
     def but(self, **changed: Vector) -> Vectors:

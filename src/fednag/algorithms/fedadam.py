@@ -31,6 +31,8 @@ class FedAdam(Algorithm):
     server_lr: Positive = 0.01
     adaptivity: Positive = 1e-3
 
+    elementwise = True
+
     def init(self, w: Vector) -> Vectors:
         return Vectors(w=w, m=torch.zeros_like(w), s=torch.full_like(w, self.adaptivity**2))
 

@@ -21,6 +21,8 @@ class FedAvg(Algorithm):
 
     lr: Positive = 0.01
 
+    elementwise = True
+
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         return Vectors(w=local.w - self.lr * grad(local.w))
 
@@ -45,6 +47,8 @@ class FedProx(Algorithm):
 
     lr: Positive = 0.01
     mu: NonNegative = 0.01
+
+    elementwise = True
 
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         pull = self.mu * (local.w - sent.w)

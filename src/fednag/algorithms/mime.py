@@ -30,6 +30,8 @@ class MimeLite(Algorithm):
     lr: Positive = 0.01
     momentum: Decay = 0.9
 
+    elementwise = True
+
     down = ("w", "v")
     up = ("w", "g")
 
@@ -66,6 +68,8 @@ class Mime(Algorithm):
 
     lr: Positive = 0.01
     momentum: Decay = 0.9
+
+    elementwise = True
 
     down = ("w", "v", "c")
     probes = True

@@ -37,6 +37,8 @@ class FedNAG(Algorithm):
     lr: Positive = 0.01
     momentum: NonNegative = 0.9
 
+    elementwise = True
+
     down = up = ("w", "v")
 
     def init(self, w: Vector) -> Vectors:
@@ -65,6 +67,8 @@ class FedNAGLocal(Algorithm):
 
     lr: Positive = 0.01
     momentum: NonNegative = 0.9
+
+    elementwise = True
 
     def memory(self, w: Vector) -> Vectors:
         return Vectors(v=torch.zeros_like(w))

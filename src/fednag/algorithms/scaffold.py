@@ -30,6 +30,8 @@ class Scaffold(Algorithm):
     lr: Positive = 0.01
     server_lr: Positive = 1.0
 
+    elementwise = True
+
     down = ("w", "c")
     up = ("dw", "dc")
 

@@ -27,6 +27,8 @@ class FedMom(Algorithm):
     lr: Positive = 0.01
     momentum: NonNegative = 0.9
 
+    elementwise = True
+
     def init(self, w: Vector) -> Vectors:
         return Vectors(w=w, v=w)
 
@@ -55,6 +57,8 @@ class SlowMo(Algorithm):
     lr: Positive = 0.01
     momentum: NonNegative = 0.9
     slow_lr: Positive = 1.0
+
+    elementwise = True
 
     def init(self, w: Vector) -> Vectors:
         return Vectors(w=w, v=torch.zeros_like(w))
@@ -85,6 +89,8 @@ class FedAvgM(Algorithm):
     lr: Positive = 0.01
     momentum: NonNegative = 0.9
     server_lr: Positive = 1.0
+
+    elementwise = True
 
     def init(self, w: Vector) -> Vectors:
         return Vectors(w=w, v=torch.zeros_like(w))

@@ -160,18 +160,20 @@ def show(
     from fednag.report.tables import Curve, ranked
     from fednag.terminal import ranking
 
-    curves = []
+    curves, origins = [], {}
     for folder in find_runs(runs):
         records, info = folder.records(), folder.info()
         if not records:
             continue
         status = str(info.get("ended") or info.get("status"))
-        label = f"{info['label']}  {folder.path}"
+        label = str(folder.path)
+        origins[label] = (info["label"], info["seed"])
         diverged = info.get("status") == "diverged"
         curves.append(Curve(label, info["seed"], records, status, diverged))
     if not curves:
         raise FednagError(f"{runs[0]}: its runs have no records yet; wait for the first round")
-    console().print(ranking(ranked(curves), f"{len(curves)} runs, best first"))
+    title = f"{len(curves)} runs, best first, by final accuracy"
+    console().print(ranking(ranked(curves), title, origins))
 
 
 @app.command()
@@ -245,7 +247,9 @@ def _run_and_report(
     with RunsProgress(terminal, labels, quiet) as progress:
         runs: list[Run] = run_all(experiments, out=out, started=progress.started)
     curves = [run.curve for run in runs]
-    terminal.print(ranking(ranked(curves), "best first, by final accuracy"))
+    terminal.print(
+        ranking(ranked(curves), "best first, by final accuracy" if len(runs) > 1 else "result")
+    )
     notes(terminal, [*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)])
     written = [run.folder for run in runs if run.folder]
     stem = written[0] / "curves" if chart is None else written[0].parent / chart

@@ -175,6 +175,12 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
         # The file's numbers were meant for its own method: keep those the new one has too.
         takes = {"name", *(f.name for f in fields(ALGORITHMS[name]))}  # type: ignore[arg-type]
         result["algorithm"] = {key: number for key, number in table.items() if key in takes}
+    for (section, option), (key, needed) in ONLY_WITH.items():
+        # Likewise what goes only with the choice that is being replaced.
+        if settings.get(f"{section}.{key}", needed) != needed and isinstance(
+            result.get(section), dict
+        ):
+            result[section].pop(option, None)
     for path, new in settings.items():
         section, dot, key = path.partition(".")
         if not dot:

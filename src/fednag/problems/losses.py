@@ -22,7 +22,13 @@ def squared_error(output: Tensor, y: Tensor) -> Tensor:
     """Mean over the outputs of the squared error; classes are compared as one-hot vectors."""
     if not y.is_floating_point():
         y = (y.unsqueeze(-1) == torch.arange(output.shape[-1], device=y.device)).to(output.dtype)
-    return (output.reshape(len(y), -1) - y.reshape(len(y), -1)).square().mean(1)
+    output, y = output.reshape(len(y), -1), y.reshape(len(y), -1)
+    if output.shape != y.shape:
+        raise ValueError(
+            f"it gives {output.shape[1]} numbers a sample, and the targets have {y.shape[1]}; "
+            "for classes, make the targets integers"
+        )
+    return (output - y).square().mean(1)
 
 
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "mse": squared_error}

@@ -158,7 +158,8 @@ def natural(owners: NDArray[Any], workers: int | None, seed: int) -> Partition:
         load, worker = loads[0]
         worker_of[owner] = worker
         heapq.heapreplace(loads, (load + int(sizes[owner]), worker))
-    return Partition(tuple(_groups(worker_of[code], count)))
+    note = f"the {len(names)} owners are dealt, whole, to {count} workers"
+    return Partition(tuple(_groups(worker_of[code], count)), (note,))
 
 
 def _generator(seed: int) -> np.random.Generator:

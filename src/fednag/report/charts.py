@@ -72,7 +72,9 @@ def _panel(curves: Sequence[Curve], measure: str, title: str) -> Any:
     if len({c.seed for c in curves}) == 1:
         return line
     band = base.mark_errorband(extent="stdev", opacity=0.15).encode(
-        x="iteration:Q", y=alt.Y(f"{measure}:Q", title=title, scale=scale), color=colour
+        x="iteration:Q",
+        y=alt.Y(f"{measure}:Q", title=title, scale=scale),
+        color=colour.legend(None),
     )
     return band + line
 

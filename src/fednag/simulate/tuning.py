@@ -8,6 +8,7 @@ from math import ceil
 import torch
 from torch import nn
 
+from fednag.algorithm import Algorithm
 from fednag.problems.problem import Problem
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
@@ -21,7 +22,12 @@ def cores() -> int:
 
 
 def choose(
-    problem: Problem, participants: int, width: int, chunk: int = 0, threads: int = 0
+    problem: Problem,
+    algorithm: Algorithm,
+    participants: int,
+    width: int,
+    chunk: int = 0,
+    threads: int = 0,
 ) -> tuple[int, int, list[str]]:
     """(chunk, threads, notes) for a run; 0 means: choose.
 
@@ -35,13 +41,18 @@ def choose(
         convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in problem.module.modules())
         chunk = 1 if convolves and on_cpu else min(ceil(participants / threads), MOST_STACKED)
     chunk = min(chunk, participants)
+    notes = []
+    if chunk > 1 and not algorithm.elementwise:
+        name = type(algorithm).__name__
+        notes = [f"{name} does not say that it is elementwise: each worker is computed alone"]
+        chunk = 1
     if not _traces(problem, 1, width):
         reason = problem.gradients.eager
         note = f"the model cannot be traced ({reason}): workers run one at a time, which is slower"
-        return 1, 1, [note]
+        return 1, 1, [*notes, note]
     if chunk > 1 and not _traces(problem, chunk, width):
         return 1, threads, ["the model cannot be stacked: each worker is computed alone"]
-    return chunk, threads, []
+    return chunk, threads, notes
 
 
 def _traces(problem: Problem, workers: int, width: int) -> bool:

@@ -1,0 +1,175 @@
+"""What ``run``, ``compare`` and ``sweep`` are given, checked and put in an experiment's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fednag.algorithm import Algorithm
+from fednag.config import CUSTOM, Experiment, describe
+from fednag.config.sentences import nearest
+from fednag.errors import FednagError
+from fednag.experiment import Parts
+from fednag.problems.dataset import Dataset
+from fednag.problems.losses import Loss
+
+Method = Algorithm | str | Mapping[str, Any]
+"""An algorithm: an object, a name, or an ``[algorithm]`` table."""
+
+
+def labelled(algorithms: Sequence[Method]) -> dict[str, Method]:
+    """A distinct label for each method: its name, with its numbers where names repeat."""
+    if isinstance(algorithms, str):
+        raise FednagError(f"algorithms: give a list, e.g. [{algorithms!r}, 'fedavg']")
+    tables = [_table(method) for method in algorithms]
+    found: dict[str, Method] = {}
+    for table, method in zip(tables, algorithms, strict=True):
+        label = str(table.get("name"))
+        alike = [other for other in tables if other.get("name") == table.get("name")]
+        differing = [
+            f"{key}={number}"
+            for key, number in table.items()
+            if any(other.get(key) != number for other in alike)
+        ]
+        if differing:
+            label += f"({','.join(differing)})"
+        if label in found:
+            raise FednagError(f"algorithms: {label} is there twice; leave one out")
+        found[label] = method
+    return found
+
+
+def _table(method: Method) -> Mapping[str, Any]:
+    """A method as an ``[algorithm]`` table."""
+    if isinstance(method, type):
+        raise FednagError(f"algorithm: give an instance, {method.__name__}(), not the class")
+    if isinstance(method, Algorithm):
+        if not is_dataclass(method):
+            name = type(method).__name__
+            raise FednagError(f"algorithm: put @dataclass(frozen=True) above class {name}")
+        return describe(method)
+    if isinstance(method, str):
+        return {"name": method}
+    if isinstance(method, Mapping):
+        return method
+    raise FednagError(f"algorithm: {method!r} is not one; give a name or an Algorithm")
+
+
+def describe_parts(
+    data: str | tuple[Tensor, Tensor] | Dataset | Mapping[str, Any],
+    test: tuple[Tensor, Tensor] | None,
+    owners: Tensor | None,
+    model: str | nn.Module | Mapping[str, Any],
+    loss: str | Loss | None,
+    sections: Mapping[str, Any],
+) -> tuple[Parts, dict[str, Any]]:
+    """Objects apart from what a file could say."""
+    parts = Parts(loss=loss)
+    for key, value in sections.items():
+        _check_section(key, value)
+    raw: dict[str, Any] = {key: dict(value) for key, value in sections.items()}
+    if isinstance(data, Dataset):
+        parts.dataset, raw["data"] = data, {"name": CUSTOM}
+    elif isinstance(data, tuple):
+        parts.dataset = dataset(*data, test=test, owners=owners)
+        raw["data"] = {"name": CUSTOM}
+    else:
+        if test is not None or owners is not None:
+            raise FednagError("test, owners: they go with your own (x, y) data; leave them out")
+        if not isinstance(data, str | Mapping):
+            raise FednagError("data: give a name, your own (x, y) tensors as a tuple, or a table")
+        raw["data"] = {"name": data} if isinstance(data, str) else dict(data)
+    if isinstance(model, nn.Module):
+        parts.module, raw["model"] = model, {"name": CUSTOM}
+    else:
+        if not isinstance(model, str | Mapping):
+            raise FednagError("model: give a name, an nn.Module instance, or a table")
+        raw["model"] = {"name": model} if isinstance(model, str) else dict(model)
+    return parts, raw
+
+
+def _check_section(key: str, value: object) -> None:
+    """A keyword that is no section of an experiment file, told where it belongs."""
+    sections = {
+        name: getattr(field.annotation, "model_fields", {})
+        for name, field in Experiment.model_fields.items()
+    }
+    if key in sections and isinstance(value, Mapping):
+        return
+    if key in sections:
+        raise FednagError(f"{key}: {value!r} is not a table; write e.g. {key}={{'field': value}}")
+    for name, fields in sections.items():
+        if key in fields:
+            raise FednagError(f"{key}: no such argument; write {name}={{{key!r}: {value!r}}}")
+    if key in ("lr", "momentum", "mu", "server_lr", "slow_lr"):
+        raise FednagError(
+            f"{key}: a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"
+        )
+    known = [*sections, "workers", "tau", "iterations", "batch", "test", "owners", "loss", "out"]
+    raise FednagError(f"{key}: no such argument{nearest(key, known)}")
+
+
+def dataset(
+    x: Tensor,
+    y: Tensor,
+    *,
+    test: tuple[Tensor, Tensor] | None = None,
+    owners: Tensor | None = None,
+    name: str = CUSTOM,
+) -> Dataset:
+    """Your own tensors as a data set. Integer ``y`` are classes from 0, floating ``y`` numbers.
+
+    ``owners`` says who each training sample belongs to, for the natural split.
+    """
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    test_x, test_y = test if test is not None else (x[:0], y[:0])
+    test_x, test_y = torch.as_tensor(test_x), torch.as_tensor(test_y)
+    for what, xs, ys in (("data", x, y), ("test", test_x, test_y)):
+        if len(xs) != len(ys):
+            raise FednagError(f"{what}: {len(xs)} samples but {len(ys)} targets; give one each")
+        if xs.shape[1:] != x.shape[1:]:
+            raise FednagError(f"test: samples must have the shape of the data's, {x.shape[1:]}")
+    if not len(x):
+        raise FednagError("data: it is empty; give at least one sample")
+    if owners is not None and len(owners) != len(x):
+        raise FednagError(f"owners: {len(owners)} for {len(x)} samples; give one each")
+    classes = None
+    if not y.is_floating_point():
+        y, test_y = y.long(), test_y.long()
+        lowest = min([int(y.min()), *([int(test_y.min())] if len(test_y) else [])])
+        if lowest < 0 or y.dim() != 1:
+            raise FednagError("data: integer targets are classes: one a sample, numbered from 0")
+        classes = 1 + max([int(y.max()), *([int(test_y.max())] if len(test_y) else [])])
+    for what, values in (("x", x), ("y", y), ("test x", test_x), ("test y", test_y)):
+        wrong = ~values.isfinite().reshape(len(values), -1).all(1) if len(values) else values
+        if len(values) and bool(wrong.any()):
+            row = int(wrong.nonzero()[0])
+            raise FednagError(f"data: {what} has a number that is not finite in row {row}; mend it")
+    kept = None if owners is None else torch.as_tensor(owners).long()
+    return Dataset(name, x, y, test_x, test_y, classes, owners=kept)
+
+
+def with_short(
+    raw: dict[str, Any],
+    workers: int | None,
+    tau: int | None,
+    iterations: int | None,
+    batch: int | None,
+) -> dict[str, Any]:
+    """The short arguments put in their sections."""
+    short = {
+        ("split", "workers"): workers,
+        ("training", "tau"): tau,
+        ("training", "iterations"): iterations,
+        ("training", "batch"): batch,
+    }
+    for (section, field), value in short.items():
+        if value is not None:
+            if raw.setdefault(section, {}).get(field, value) != value:
+                raise FednagError(f"{field}: is given twice, also in {section}; leave one out")
+            raw[section][field] = value
+    return raw
