@@ -27,11 +27,12 @@ def curves_chart(curves: Sequence[Curve]) -> Any:
         for measure, title in measures
         if (panel := _panel(curves, measure, title)) is not None
     ]
-    return (
-        alt.hconcat(*panels)
-        .configure_axis(grid=True, gridOpacity=0.4)
-        .configure_view(stroke="#ccc")
-    )
+    seeds = sorted({curve.seed for curve in curves})
+    chart = alt.hconcat(*panels)
+    if len(seeds) > 1:
+        shown = f"mean over {len(seeds)} seeds; band: ± one standard deviation"
+        chart = chart.properties(title=alt.TitleParams(shown, fontSize=11, fontWeight="normal"))
+    return chart.configure_axis(grid=True, gridOpacity=0.4).configure_view(stroke="#ccc")
 
 
 def _panel(curves: Sequence[Curve], measure: str, title: str) -> Any:
@@ -43,19 +44,28 @@ def _panel(curves: Sequence[Curve], measure: str, title: str) -> Any:
     ]
     if not rows:
         return None
+    # Spelled out, because a band would otherwise lend the legend its pale fill.
+    legend = alt.Legend(
+        title=None,
+        symbolType="stroke",
+        symbolOpacity=1,
+        symbolFillColor="transparent",
+        symbolStrokeWidth=2,
+        labelLimit=300,
+    )
     methods = list(dict.fromkeys(c.label for c in curves))
     repeat = range(len(methods))
     colour = alt.Color(
         "method:N",
         scale=alt.Scale(domain=methods, range=[COLOURS[i % len(COLOURS)] for i in repeat]),
-        legend=alt.Legend(title=None),
+        legend=legend,
     )
     dash = alt.StrokeDash(
         "method:N",
         scale=alt.Scale(
             domain=methods, range=[DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in repeat]
         ),
-        legend=alt.Legend(title=None),
+        legend=legend,
     )
     lowest, highest = (f(row[measure] for row in rows) for f in (min, max))
     scale = alt.Scale(zero=False)
@@ -74,7 +84,7 @@ def _panel(curves: Sequence[Curve], measure: str, title: str) -> Any:
     band = base.mark_errorband(extent="stdev", opacity=0.15).encode(
         x="iteration:Q",
         y=alt.Y(f"{measure}:Q", title=title, scale=scale),
-        color=colour.legend(None),
+        color=colour,
     )
     return band + line
 
