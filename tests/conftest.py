@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -18,6 +20,13 @@ def blobs() -> Dataset:
     centres = torch.randn(3, 4, generator=generator, dtype=torch.float64)
     x = centres[y] + torch.randn(90, 4, generator=generator, dtype=torch.float64)
     return Dataset("blobs", x[:75], y[:75], x[75:], y[75:], classes=3)
+
+
+@pytest.fixture
+def real_data() -> None:
+    """Asked for by tests that read the data sets the user has."""
+    if not os.environ.get("FEDNAG_DATA"):
+        pytest.skip("FEDNAG_DATA is not set: the real data sets are not here")
 
 
 @pytest.fixture(autouse=True)

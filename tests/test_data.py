@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import struct
 import subprocess
 import sys
@@ -480,9 +479,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_data(name: str) -> None:
-    if not os.environ.get("FEDNAG_DATA"):
-        pytest.skip("FEDNAG_DATA is not set: the real data sets are not here")
+def test_real_data(name: str, real_data: None) -> None:
     if not (data_folder() / SOURCES[name].folder).exists():
         pytest.skip(f"FEDNAG_DATA holds no {SOURCES[name].folder}/")
     shape, test_shape, first = REAL[name]
