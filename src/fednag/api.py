@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fednag.algorithm import Algorithm
-from fednag.arguments import Method, dataset, describe_parts, labelled, with_short
+from fednag.arguments import Method, dataset, describe_parts, labelled, table_of, with_short
 from fednag.config import CUSTOM, Experiment, check_algorithm, describe, override, parse
 from fednag.errors import FednagError
 from fednag.execute import Listener, execute
@@ -152,10 +152,7 @@ def sweep(
     """
     parts, raw = describe_parts(data, test, owners, model, loss, sections)
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
-    if isinstance(algorithm, Algorithm):
-        check_algorithm(algorithm)
-        algorithm = describe(algorithm)
-    raw["algorithm"] = {"name": algorithm} if isinstance(algorithm, str) else dict(algorithm)
+    raw["algorithm"] = table_of(algorithm)
     return Comparison(run_all(grid(raw, axes, seeds, "sweep"), parts, _path(out)))
 
 
@@ -169,17 +166,14 @@ def _runs(
     experiments = []
     for label, method in labelled(algorithms).items():
         for seed in seeds:
-            algorithm = method if isinstance(method, Algorithm) else None
-            if isinstance(method, Algorithm):
-                check_algorithm(method)
-                described = {"name": CUSTOM, "class": repr(method)}
-                table = describe(method)
-                experiment = parse({**raw, "seed": seed, "algorithm": described}, "run")
-                experiment = experiment.model_copy(update={"algorithm": table})
-            else:
-                table = {"name": method} if isinstance(method, str) else dict(method)
-                experiment = parse({**raw, "seed": seed, "algorithm": table}, "run")
-            experiments.append((label, experiment, algorithm))
+            own = method if isinstance(method, Algorithm) else None
+            # A method made in Python is checked as it is; a file could not describe every one.
+            table = {"name": CUSTOM} if own else table_of(method)
+            experiment = parse({**raw, "seed": seed, "algorithm": table}, "run")
+            if own:
+                check_algorithm(own)
+                experiment = experiment.model_copy(update={"algorithm": describe(own)})
+            experiments.append((label, experiment, own))
     return run_all(experiments, parts, out)
 
 

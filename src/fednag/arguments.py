@@ -25,7 +25,7 @@ def labelled(algorithms: Sequence[Method]) -> dict[str, Method]:
     """A distinct label for each method: its name, with its numbers where names repeat."""
     if isinstance(algorithms, str):
         raise FednagError(f"algorithms: give a list, e.g. [{algorithms!r}, 'fedavg']")
-    tables = [_table(method) for method in algorithms]
+    tables = [table_of(method) for method in algorithms]
     found: dict[str, Method] = {}
     for table, method in zip(tables, algorithms, strict=True):
         label = str(table.get("name"))
@@ -43,7 +43,7 @@ def labelled(algorithms: Sequence[Method]) -> dict[str, Method]:
     return found
 
 
-def _table(method: Method) -> Mapping[str, Any]:
+def table_of(method: Method) -> dict[str, Any]:
     """A method as an ``[algorithm]`` table."""
     if isinstance(method, type):
         raise FednagError(f"algorithm: give an instance, {method.__name__}(), not the class")
@@ -55,7 +55,7 @@ def _table(method: Method) -> Mapping[str, Any]:
     if isinstance(method, str):
         return {"name": method}
     if isinstance(method, Mapping):
-        return method
+        return dict(method)
     raise FednagError(f"algorithm: {method!r} is not one; give a name or an Algorithm")
 
 

@@ -31,7 +31,6 @@ class Parts:
     dataset: Dataset | None = None
     module: nn.Module | None = None
     loss: str | Loss | None = None
-    algorithm: Algorithm | None = None
 
 
 @dataclass
@@ -45,7 +44,6 @@ class Builder:
         self, experiment: Experiment, algorithm: Algorithm | None = None
     ) -> tuple[Experiment, Plan, list[str]]:
         """(the experiment with every choice made, its plan, notes for the user)."""
-        algorithm = algorithm or self.parts.algorithm
         if algorithm is None and experiment.label == CUSTOM:
             raise FednagError(
                 "algorithm.name: the method of this run was a Python object; run it from Python"
