@@ -81,14 +81,27 @@ class Algorithm(ABC):
         return server.but(**mean)
 
 
+Step = Callable[[Vectors, Grad, Vectors, Vectors], Vectors]
+"""One local iteration: (local, grad, sent, mine) -> local."""
+
+
 def local_round(
-    algorithm: Algorithm, sent: Vectors, mine: Vectors, grads: Iterable[Grad], full: Grad
+    algorithm: Algorithm,
+    sent: Vectors,
+    mine: Vectors,
+    grads: Iterable[Grad],
+    full: Grad,
+    step: Step | None = None,
 ) -> tuple[Vectors, Vectors]:
-    """A worker's half of a round: one local iteration for each gradient in ``grads``."""
+    """A worker's half of a round: one local iteration for each gradient in ``grads``.
+
+    ``step`` is ``algorithm.step``, or a faster way to do the same.
+    """
+    step = step or algorithm.step
     local = algorithm.begin(sent, mine)
     steps = 0
     for grad in grads:
-        local = algorithm.step(local, grad, sent, mine)
+        local = step(local, grad, sent, mine)
         if not isinstance(local, Vectors):
             raise TypeError(f"{type(algorithm).__name__}.step must return Vectors, not {local!r}")
         steps += 1

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fednag.errors import FednagError
 
@@ -15,7 +15,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(scores, y, reduction="none")
+    # torch's own, under vmap, becomes three times as many operations.
+    return -scores.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
 def squared_error(output: Tensor, y: Tensor) -> Tensor:

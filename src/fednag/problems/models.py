@@ -27,8 +27,6 @@ class CNN(nn.Module):
     Pooling comes before ReLU: they commute, and ReLU then has a quarter of the work.
     """
 
-    channels_last = True  # the layout in which its convolutions are fastest
-
     def __init__(self, shape: tuple[int, ...], outputs: int, hidden: Sequence[int] = ()) -> None:
         super().__init__()
         channels, height, width = shape
@@ -54,8 +52,6 @@ class VGG16(nn.Module):
     images smaller than 32x32 pass; weights start as He's initialisation, without which the plain
     network does not learn.
     """
-
-    channels_last = True
 
     def __init__(self, shape: tuple[int, ...], outputs: int, groups: int = 0) -> None:
         super().__init__()

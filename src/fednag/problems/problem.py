@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,9 @@ from torch.func import functional_call
 
 from fednag.errors import FednagError
 from fednag.problems.dataset import Dataset
-from fednag.problems.gradients import Gradients, laid_out
+from fednag.problems.gradients import Gradients
 from fednag.problems.losses import Loss, resolve
+from fednag.problems.tracing import Traced
 from fednag.vectors import Layout, Vector, ravel
 
 
@@ -61,30 +63,53 @@ class Problem:
             fitted = Standardise.fit(dataset.x)
             deviation = fitted.deviation.to(self.device, dtype)
             self._scaling = fitted.mean.to(self.device, dtype), 1 / deviation
+        self._settled = copy.deepcopy(self.module).eval()
+        self._judged = Traced(partial(self._judge, self._settled))
+        self._evaluates_eagerly = False
         self._copies = threading.local()
         self._try_out()
 
     def features(self, x: Tensor) -> Tensor:
         """Raw samples as the model sees them."""
-        x = x.to(self.dtype)
         if self._scaling is not None:
             mean, inverse = self._scaling
-            return (x - mean) * inverse
-        return x * self.dataset.scale if self.dataset.scale != 1.0 else x
+            return (x.to(self.dtype) - mean).mul_(inverse)
+        if self.dataset.scale == 1.0:
+            return x.to(self.dtype)
+        return x.to(self.dtype, copy=True).mul_(self.dataset.scale)
 
-    def evaluate(self, w: Vector, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Per sample, in float64: the loss at ``w``, and 1 where the class is right (else 0)."""
+    def batch(self, x: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and targets of the samples at ``index``, which may have any shape."""
+        flat = index.reshape(-1)  # index_select is many times as fast as indexing
+        features, targets = self.features(x.index_select(0, flat)), y.index_select(0, flat)
+        return features.view(*index.shape, *x.shape[1:]), targets.view(*index.shape, *y.shape[1:])
+
+    def evaluate(self, w: Vector, x: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Per sample at ``index``, in float64: its loss at ``w``, and 1 if its class is right."""
+        if not self._evaluates_eagerly:
+            try:
+                losses, hits = self._judged(w, x, y, index)
+                return losses, hits
+            except Exception:
+                # Whatever a user's model raises under tracing; what is wrong with it in earnest,
+                # it raises again below.
+                self._evaluates_eagerly = True
         module = getattr(self._copies, "module", None)
         if module is None:
             # functional_call swaps attributes, so each thread needs a module of its own.
-            module = self._copies.module = copy.deepcopy(self.module).eval()
+            module = self._copies.module = copy.deepcopy(self._settled)
         with torch.no_grad():
-            features = laid_out(module, self.features(x))
-            output = functional_call(module, self.layout.unravel(w), (features,))
-            losses = self.loss(output, y).double()
-            if self.dataset.classes is None:
-                return losses, torch.zeros_like(losses)
-            return losses, (output.argmax(-1) == y).double()
+            return self._judge(module, w, x, y, index)
+
+    def _judge(
+        self, module: nn.Module, w: Vector, x: Tensor, y: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        features, targets = self.batch(x, y, index)
+        output = functional_call(module, self.layout.unravel(w), (features,))
+        losses = self.loss(output, targets).double()
+        if self.dataset.classes is None:
+            return losses, torch.zeros_like(losses)
+        return losses, (output.argmax(-1) == targets).double()
 
     def module_at(self, w: Vector) -> nn.Module:
         """A new module with the weights ``w``, on the CPU, ready to use."""

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from fednag.algorithm import Algorithm, Grad, local_round
 from fednag.problems.problem import Problem
+from fednag.simulate.allocator import keep_freed_memory
 from fednag.simulate.schedule import EAGER, Indexes, Schedule
+from fednag.simulate.steps import MiniBatch, RecordedStep
 from fednag.vectors import Vector, Vectors
 
 T = TypeVar("T")
@@ -47,11 +49,13 @@ class Engine:
         self.memories = Memories(algorithm.memory(problem.initial), len(owned))
         # The mean over many workers keeps more digits than the vectors themselves.
         self._wide = torch.float32 if problem.device.type == "mps" else torch.float64
+        self._step = RecordedStep(algorithm, problem)
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Engine:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
+        keep_freed_memory()
         if self.threads > 1:
             self._pool = ThreadPoolExecutor(self.threads, initializer=_one_thread)
         return self
@@ -84,7 +88,7 @@ class Engine:
                 torch.manual_seed(_key(self.schedule.seed, EAGER, number, int(group[0])))
             grads = self._grads(group, starts, steps)
             mine = self.memories.read(group)
-            up, kept = local_round(self.algorithm, sent, mine, grads, self._full(group))
+            up, kept = local_round(self.algorithm, sent, mine, grads, self._full(group), self._step)
             self.memories.write(group, kept)
             return self._weighted(up, group)
 
@@ -94,7 +98,7 @@ class Engine:
         """Loss and hit (1 or 0) of each sample in ``index``, at ``w``."""
 
         def task(block: Tensor) -> tuple[Tensor, Tensor]:
-            return self.problem.evaluate(w, x[block], y[block])
+            return self.problem.evaluate(w, x, y, block)
 
         parts = list(self._ordered(task, torch.split(index, EVALUATION_BLOCK)))
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
@@ -143,13 +147,7 @@ class Engine:
             weight[row, :used] = 1 / used
         weights = self._tensor(weight).to(self.problem.dtype)
         for rows in self._tensor(index):
-            yield self._grad(rows, weights)
-
-    def _grad(self, index: Tensor, weight: Tensor) -> Grad:
-        problem = self.problem
-        x, y = problem.features(problem.x[index]), problem.y[index]
-        rows = (len(index), len(problem.initial))
-        return lambda w: problem.gradients(w.expand(rows), x, y, weight)
+            yield MiniBatch(self.problem, rows, weights)
 
     def _full(self, group: Indexes) -> Grad:
         """The gradient over all the data of each worker, block by block."""
@@ -169,7 +167,8 @@ class Engine:
                     )
                     weight[row, : len(block)] = 1 / sizes[row]
                 weights = self._tensor(weight).to(self.problem.dtype)
-                total = total + self._grad(self._tensor(index), weights)(w).to(self._wide)
+                batch = MiniBatch(self.problem, self._tensor(index), weights)
+                total = total + batch(w).to(self._wide)
             return total.to(self.problem.dtype)
 
         return full

@@ -59,5 +59,5 @@ def _traces(problem: Problem, workers: int, width: int) -> bool:
     index = torch.zeros((workers, width), dtype=torch.int64, device=problem.device)
     weight = torch.full((workers, width), 1 / width, dtype=problem.dtype, device=problem.device)
     w = problem.initial.expand(workers, -1)
-    x, y = problem.features(problem.x[index]), problem.y[index]
+    x, y = problem.batch(problem.x, problem.y, index)
     return problem.gradients.prepare(w, x, y, weight)

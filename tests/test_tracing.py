@@ -1,0 +1,187 @@
+"""The fast paths against the plain ones: same numbers, and a way back where they do not apply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import fednag
+from fednag import Algorithm, FedNAG, Vectors
+from fednag.algorithm import Grad
+from fednag.problems.gradients import Gradients
+from fednag.problems.losses import cross_entropy
+from fednag.problems.tracing import Traced, compiled, record
+from fednag.simulate.steps import RecordedStep
+from fednag.vectors import Layout, ravel
+
+aten = torch.ops.aten
+SMALL = {"model": "mlp", "tau": 3, "iterations": 6, "batch": 8}
+
+
+def slopes(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The module's gradient, traced and by plain autograd."""
+    layout = Layout.of(module)
+    gradients = Gradients(module, layout, cross_entropy)
+    w = ravel(module).unsqueeze(0)
+    weight = torch.full((1, len(x)), 1 / len(x), dtype=x.dtype)
+    assert gradients.prepare(w, x.unsqueeze(0), y.unsqueeze(0), weight)
+    traced = gradients(w, x.unsqueeze(0), y.unsqueeze(0), weight)[0]
+    module.zero_grad()
+    nn.functional.cross_entropy(module(x), y).backward()
+    return traced, torch.cat(
+        [p.grad.reshape(-1) for p in module.parameters() if p.grad is not None]
+    )
+
+
+@given(
+    channels=st.integers(1, 3),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    stride=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    dilation=st.integers(1, 2),
+    bias=st.booleans(),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=25, deadline=None)
+def test_convolutions_have_torchs_gradients(
+    channels: int,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: int,
+    bias: bool,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    module = nn.Sequential(
+        nn.Conv2d(channels, 3, kernel, stride, padding, dilation, bias=bias),
+        nn.Tanh(),
+        nn.Conv2d(3, 4, 2, padding=1),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+    ).double()
+    x, y = torch.randn(5, channels, 7, 6).double(), torch.randint(0, 4, (5,))
+    traced, plain = slopes(module, x, y)
+    torch.testing.assert_close(traced, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_grey_images_take_the_matrix_product_and_colour_ones_do_not() -> None:
+    def convolve(x: Tensor, weight: Tensor) -> Tensor:
+        return nn.functional.conv2d(x, weight, padding=2).max()
+
+    for channels, direct in ((1, 0), (3, 1)):
+        x, weight = torch.randn(2, channels, 8, 8), torch.randn(4, channels, 5, 5)
+        graph = record(convolve, x, weight).graph
+        assert len(graph.find_nodes(op="call_function", target=aten.convolution.default)) == direct
+
+
+@pytest.mark.parametrize("rows", [1, 2, 40])
+@pytest.mark.parametrize("columns", [1, 10, 40])
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_of_any_width_have_torchs_gradients(rows: int, columns: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(7, columns, bias=bias), nn.Linear(columns, 3)).double()
+    traced, plain = slopes(module, torch.randn(rows, 7).double(), torch.randint(0, 3, (rows,)))
+    torch.testing.assert_close(traced, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_sums_with_multiples_are_one_operation_and_equal() -> None:
+    def rule(w: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        v = 0.9 * v - 0.25 * g
+        return w + 0.5 * v - 2 * g
+
+    given = [torch.randn(5, dtype=torch.float64) for _ in range(3)]
+    recorded = record(rule, *given)
+    scalings = recorded.graph.find_nodes(op="call_function", target=aten.mul.Tensor)
+    assert len(scalings) == 1  # 0.9 v is the first term of its sum: nothing to add it to
+    torch.testing.assert_close(compiled(recorded)(*given), rule(*given), rtol=1e-14, atol=0)
+
+
+def test_a_recording_follows_the_values_and_the_shapes() -> None:
+    traced = Traced(lambda x: x.sum() + len(x))
+    for length in (1, 2, 3):
+        for value in (0.0, 1.5):
+            assert traced(torch.full((length,), value)).item() == length * value + length
+
+
+def times(x: Tensor, number: int) -> Tensor:
+    try:  # which TorchScript does not know
+        return x * number
+    finally:
+        pass
+
+
+def test_what_torchscript_cannot_express_is_replayed_by_python() -> None:
+    recorded = record(lambda x: x * 2, torch.ones(2))
+    node = recorded.graph.find_nodes(op="call_function", target=aten.mul.Tensor)[0]
+    node.target = times
+    recorded.recompile()
+    assert compiled(recorded)(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+@dataclass(frozen=True)
+class Peeking(Algorithm):
+    """Looks at values, which a recording cannot."""
+
+    lr: float = 0.1
+    elementwise = True
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        g = grad(local.w)
+        return Vectors(w=local.w - self.lr * g if float(g.abs().max()) > 0 else local.w)
+
+
+def test_a_step_that_cannot_be_recorded_is_done_as_written() -> None:
+    peeking = fednag.run(Peeking(), **SMALL)
+    plain = fednag.run(fednag.FedAvg(lr=0.1), **SMALL)
+    assert peeking.records[-1].loss == pytest.approx(plain.records[-1].loss, rel=1e-6)
+
+
+@dataclass(frozen=True)
+class Wrong(FedNAG):
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.no_such_vector)
+
+
+def test_a_step_that_is_wrong_says_what_is_wrong() -> None:
+    with pytest.raises(AttributeError, match="no_such_vector"):
+        fednag.run(Wrong(), **SMALL)
+
+
+def test_training_goes_through_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this, every fast path could be off and no other test would know."""
+    calls = []
+    replayed = RecordedStep._replayed
+
+    def spy(self: RecordedStep, *given: object) -> Vectors:
+        result = replayed(self, *given)  # type: ignore[arg-type]
+        calls.append(result)
+        return result
+
+    monkeypatch.setattr(RecordedStep, "_replayed", spy)
+    for algorithm in (FedNAG(), fednag.Mime(), fednag.Scaffold()):
+        calls.clear()
+        fednag.run(algorithm, **SMALL, engine={"chunk": 2, "threads": 1})
+        assert len(calls) == 2 * 6
+
+
+def test_evaluation_of_an_untraceable_model_is_eager_and_right() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores: Tensor = self.layer(x)
+            return scores if bool((scores > 0).any()) else -scores
+
+    x, y = torch.randn(40, 2), torch.randint(0, 2, (40,))
+    model = Branching()
+    run = fednag.run(FedNAG(), model=model, data=(x, y), batch=8, tau=2, iterations=4)
+    expected = nn.functional.cross_entropy(run.final(x), y).item()
+    assert run.records[-1].loss == pytest.approx(expected, rel=1e-5)
