@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from fednag.errors import FednagError
 from fednag.problems import data
@@ -489,3 +490,12 @@ def test_real_data(name: str, real_data: None) -> None:
     assert loaded.y[:5].tolist() == first
     if loaded.owners is not None:
         assert len(loaded.owners.unique()) == 539
+
+
+def test_digits_are_scikit_learns() -> None:
+    bunch = load_digits()
+    digits = load("digits")
+    rows = torch.cat([digits.x, digits.test_x]).flatten(1).tolist()
+    labels = torch.cat([digits.y, digits.test_y]).tolist()
+    theirs = zip(bunch.data.astype(int).tolist(), bunch.target.tolist(), strict=True)
+    assert sorted(zip(rows, labels, strict=True)) == sorted(theirs)

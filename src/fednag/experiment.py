@@ -17,6 +17,7 @@ from fednag.problems.dataset import Dataset
 from fednag.problems.losses import Loss
 from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
+from fednag.simulate.engine import GRADIENT_BLOCK
 from fednag.simulate.run import Plan
 from fednag.simulate.schedule import Schedule
 from fednag.simulate.tuning import choose
@@ -61,10 +62,29 @@ class Builder:
         per_round = participants(experiment, workers)
         sizes = [int(deal.sizes.sum())] if algorithm.pooled else deal.sizes.tolist()
         width = Schedule(0, sizes, training.batch).width
-        chunk, threads, notes = choose(
-            problem, algorithm, per_round, width, engine.chunk, engine.threads
+        if not training.batch:
+            width = min(width, GRADIENT_BLOCK)
+        # Methods that are compared share the choice.
+        choice = self._once(
+            [
+                f"tuning of {per_round}",
+                *self._parts(experiment, device),
+                (width, engine, algorithm.elementwise),
+            ],
+            lambda: choose(
+                problem,
+                per_round,
+                width,
+                elementwise=algorithm.elementwise,
+                chunk=engine.chunk,
+                threads=engine.threads,
+            ),
         )
-        chosen = {"device": device, "chunk": chunk, "threads": threads}
+        notes = list(choice.notes)
+        if not algorithm.elementwise and per_round > 1:
+            name = type(algorithm).__name__
+            notes.append(f"{name} does not say that it is elementwise: workers are computed alone")
+        chosen = {"device": device, "chunk": choice.chunk, "threads": choice.threads}
         resolved = experiment.model_copy(
             update={
                 "engine": engine.model_copy(update=chosen),
@@ -86,8 +106,8 @@ class Builder:
             stop_accuracy=experiment.stop.accuracy,
             stop_loss=experiment.stop.loss,
             stop_seconds=experiment.stop.seconds,
-            chunk=chunk,
-            threads=threads,
+            chunk=choice.chunk,
+            threads=choice.threads,
         )
         return resolved, plan, [*deal.notes, *notes, *warnings(experiment)]
 
@@ -121,8 +141,12 @@ class Builder:
                 standardise=experiment.data.standardise,
             )
 
-        seed, dtype = experiment.seed, experiment.engine.dtype
-        return self._once(["problem", experiment.data, experiment.model, seed, device, dtype], make)
+        return self._once(["problem", *self._parts(experiment, device)], make)
+
+    def _parts(self, experiment: Experiment, device: str) -> list[Any]:
+        """What a problem is made of."""
+        dtype = experiment.engine.dtype
+        return [experiment.data, experiment.model, experiment.seed, device, dtype]
 
     def _once(self, parts: list[Any], make: Callable[[], T]) -> T:
         key = repr(parts)

@@ -134,8 +134,10 @@ class Experiment(Section):
 
     @property
     def key(self) -> str:
-        """A short hash of all that decides the run's numbers."""
-        content = self.model_dump(exclude={"name": True, "engine": {"threads"}}, mode="json")
+        """A short hash of all that decides the run's numbers, up to rounding."""
+        content = self.model_dump(
+            exclude={"name": True, "engine": {"threads", "chunk"}}, mode="json"
+        )
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
     @property

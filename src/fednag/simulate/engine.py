@@ -1,16 +1,12 @@
 """Runs the workers' halves of rounds: chunks of stacked workers, spread over threads.
 
-Each thread uses one intra-op thread: parallel kernels wait for each other at barriers and collapse
-when another process takes a core. Sums are taken in worker order whatever finishes first, so a run
-repeats bit for bit; only ``chunk`` may change it, and only by rounding.
+Sums are taken in worker order whatever finishes first, so a run repeats bit for bit; only ``chunk``
+may change it, and only by rounding.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,10 +17,8 @@ from fednag.problems.problem import Problem
 from fednag.simulate.allocator import keep_freed_memory
 from fednag.simulate.schedule import EAGER, Indexes, Schedule
 from fednag.simulate.steps import MiniBatch, RecordedStep
+from fednag.simulate.threads import Workforce
 from fednag.vectors import Vector, Vectors
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 EVALUATION_BLOCK = 500  # samples a task; fixed, so that results do not depend on threads
 GRADIENT_BLOCK = 256  # samples of each worker a task takes at a time for a full gradient
@@ -45,26 +39,20 @@ class Engine:
     ) -> None:
         self.problem, self.algorithm, self.schedule = problem, algorithm, schedule
         self.owned = owned
-        self.chunk, self.threads = chunk, threads
+        self.chunk = chunk
         self.memories = Memories(algorithm.memory(problem.initial), len(owned))
         # The mean over many workers keeps more digits than the vectors themselves.
         self._wide = torch.float32 if problem.device.type == "mps" else torch.float64
         self._step = RecordedStep(algorithm, problem)
-        self._pool: ThreadPoolExecutor | None = None
+        self._workforce = Workforce(threads)
 
     def __enter__(self) -> Engine:
-        self._threads_before = torch.get_num_threads()
-        torch.set_num_threads(1)
         keep_freed_memory()
-        if self.threads > 1:
-            self._pool = ThreadPoolExecutor(self.threads, initializer=_one_thread)
+        self._workforce.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
-        torch.set_num_threads(self._threads_before)
+        self._workforce.__exit__()
 
     def probe(self, w: Vector, workers: Indexes) -> Vector:
         """The mean full gradient at ``w`` over these workers, weighted by data size."""
@@ -72,7 +60,7 @@ class Engine:
         def task(group: Indexes) -> Vectors:
             return self._weighted(Vectors(g=self._full(group)(w)), group)
 
-        return self._mean(self._ordered(task, self._groups(workers)), workers).g
+        return self._mean(self._workforce.ordered(task, self._groups(workers)), workers).g
 
     def round(
         self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
@@ -92,7 +80,7 @@ class Engine:
             self.memories.write(group, kept)
             return self._weighted(up, group)
 
-        return self._mean(self._ordered(task, self._groups(workers)), workers)
+        return self._mean(self._workforce.ordered(task, self._groups(workers)), workers)
 
     def evaluate(self, w: Vector, x: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and hit (1 or 0) of each sample in ``index``, at ``w``."""
@@ -100,24 +88,11 @@ class Engine:
         def task(block: Tensor) -> tuple[Tensor, Tensor]:
             return self.problem.evaluate(w, x, y, block)
 
-        parts = list(self._ordered(task, torch.split(index, EVALUATION_BLOCK)))
+        parts = list(self._workforce.ordered(task, torch.split(index, EVALUATION_BLOCK)))
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
     def _groups(self, workers: Indexes) -> list[Indexes]:
         return [workers[i : i + self.chunk] for i in range(0, len(workers), self.chunk)]
-
-    def _ordered(self, task: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """Results in the order of ``items``, with few tasks in flight: memory stays bounded."""
-        if self._pool is None:
-            yield from map(task, items)
-            return
-        pending: deque[Future[R]] = deque()
-        for item in items:
-            pending.append(self._pool.submit(task, item))
-            if len(pending) > 2 * self.threads:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
 
     def _weighted(self, up: Vectors, group: Indexes) -> Vectors:
         """The sum of D_i times each worker's vectors."""
@@ -189,10 +164,6 @@ class Memories:
     def write(self, group: Indexes, kept: Vectors) -> None:
         for name, rows in self.rows.items():
             rows[torch.from_numpy(group).to(rows.device)] = kept[name]
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def _key(*parts: int) -> int:

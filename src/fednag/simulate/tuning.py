@@ -1,17 +1,37 @@
-"""How many workers to stack per task, and how many threads."""
+"""How many workers to stack per task, and how many threads: found by timing a few steps.
+
+Stacking saves overhead, which is most of a small model's time; stacked convolutions become grouped
+ones, which are slower. What is best depends on the model, the batch and the machine.
+"""
 
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import dataclass, field
 from math import ceil
 
 import torch
-from torch import nn
+from torch import Tensor
 
-from fednag.algorithm import Algorithm
 from fednag.problems.problem import Problem
+from fednag.simulate.steps import MiniBatch
+from fednag.simulate.threads import Workforce
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
+STEPS, REPEATS = 2, 3  # timed: the best of so many times so many gradients
+CLEARLY = 1.1  # times slower: no larger chunk is tried then
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Workers stacked per task, threads, and what the user should know about it."""
+
+    chunk: int
+    threads: int
+    notes: tuple[str, ...] = ()
+    seconds: dict[int, float] = field(default_factory=dict)
+    """For every chunk tried, the seconds a worker's gradient takes."""
 
 
 def cores() -> int:
@@ -23,41 +43,72 @@ def cores() -> int:
 
 def choose(
     problem: Problem,
-    algorithm: Algorithm,
     participants: int,
     width: int,
+    *,
+    elementwise: bool = True,
     chunk: int = 0,
     threads: int = 0,
-) -> tuple[int, int, list[str]]:
-    """(chunk, threads, notes) for a run; 0 means: choose.
+) -> Choice:
+    """Chunk and threads for rounds of so many participants, with batches of ``width`` samples.
 
-    Small dense models gain most from stacking, convolutions from running alone: stacked, they
-    become grouped convolutions, which are slower. A model that cannot be stacked, or not even
-    traced, runs one worker at a time, and a note says so.
+    0 means: choose. A model that cannot be stacked, or not even traced, runs one worker at a time,
+    and a note says so; workers of a method that is not ``elementwise`` run alone too.
     """
-    on_cpu = problem.device.type == "cpu"
-    threads = threads or (cores() if on_cpu else 1)
-    if not chunk:
-        convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in problem.module.modules())
-        chunk = 1 if convolves and on_cpu else min(ceil(participants / threads), MOST_STACKED)
-    chunk = min(chunk, participants)
-    notes = []
-    if chunk > 1 and not algorithm.elementwise:
-        name = type(algorithm).__name__
-        notes = [f"{name} does not say that it is elementwise: each worker is computed alone"]
-        chunk = 1
-    if not _traces(problem, 1, width):
+    most = threads or (cores() if problem.device.type == "cpu" else 1)
+    if not _prepare(problem, 1, width):
         reason = problem.gradients.eager
         note = f"the model cannot be traced ({reason}): workers run one at a time, which is slower"
-        return 1, 1, [*notes, note]
-    if chunk > 1 and not _traces(problem, chunk, width):
-        return 1, threads, ["the model cannot be stacked: each worker is computed alone"]
-    return chunk, threads, notes
+        return Choice(1, 1, (note,))
+    if participants == 1 or chunk == 1 or not elementwise:
+        return Choice(1, most)
+    if not _prepare(problem, chunk or 2, width):
+        return Choice(1, most, ("the model cannot be stacked: each worker is computed alone",))
+    if chunk:
+        return Choice(min(chunk, participants), most)
+    seconds: dict[int, float] = {}
+    best = 1
+    for size in sizes(participants, most):
+        seconds[size] = time_per_worker(problem, size, width, min(most, ceil(participants / size)))
+        if seconds[size] > CLEARLY * seconds[best]:
+            break
+        best = min(best, size, key=seconds.__getitem__)
+    return Choice(best, most, seconds=seconds)
 
 
-def _traces(problem: Problem, workers: int, width: int) -> bool:
-    index = torch.zeros((workers, width), dtype=torch.int64, device=problem.device)
-    weight = torch.full((workers, width), 1 / width, dtype=problem.dtype, device=problem.device)
-    w = problem.initial.expand(workers, -1)
+def sizes(participants: int, threads: int) -> list[int]:
+    """Chunks that share a round's workers out evenly, smallest first."""
+    largest = ceil(participants / threads)
+    even = {ceil(largest / 2**halvings) for halvings in range(largest.bit_length() + 1)}
+    return sorted(size for size in even if size <= MOST_STACKED)
+
+
+def time_per_worker(problem: Problem, chunk: int, width: int, threads: int) -> float:
+    """Seconds that a worker's gradient takes when so many are stacked, and threads run."""
+    index, weight = _batches(problem, chunk, width)
+
+    def task(_: int) -> None:
+        for _ in range(STEPS):
+            MiniBatch(problem, index, weight)(problem.initial)
+
+    best = float("inf")
+    with Workforce(threads) as workforce:
+        for _ in range(1 + REPEATS):
+            began = time.perf_counter()
+            for _ in workforce.ordered(task, range(threads)):
+                pass
+            best = min(best, time.perf_counter() - began)
+    return best / (STEPS * chunk * threads)
+
+
+def _prepare(problem: Problem, workers: int, width: int) -> bool:
+    index, weight = _batches(problem, workers, width)
     x, y = problem.batch(problem.x, problem.y, index)
-    return problem.gradients.prepare(w, x, y, weight)
+    return problem.gradients.prepare(problem.initial.expand(workers, -1), x, y, weight)
+
+
+def _batches(problem: Problem, workers: int, width: int) -> tuple[Tensor, Tensor]:
+    """Any batches of this shape will do."""
+    index = torch.arange(workers * width, device=problem.device) % len(problem.x)
+    weight = torch.full((workers, width), 1 / width, dtype=problem.dtype, device=problem.device)
+    return index.view(workers, width), weight
