@@ -185,3 +185,30 @@ def test_evaluation_of_an_untraceable_model_is_eager_and_right() -> None:
     run = fednag.run(FedNAG(), model=model, data=(x, y), batch=8, tau=2, iterations=4)
     expected = nn.functional.cross_entropy(run.final(x), y).item()
     assert run.records[-1].loss == pytest.approx(expected, rel=1e-5)
+
+
+class ThroughNumpy(nn.Module):
+    """Leaves torch on the way, so that a recording would repeat the first batch for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.layer(torch.from_numpy(x.flatten(1).numpy() * 2.0))
+        return scores
+
+
+def test_a_model_whose_recording_is_wrong_is_not_recorded() -> None:
+    model = ThroughNumpy()
+    torch_only = nn.Sequential(nn.Flatten(), Doubled(), nn.Linear(64, 10))
+    torch_only[2].load_state_dict(model.layer.state_dict())
+    runs = [fednag.run(FedNAG(), **{**SMALL, "model": net}) for net in (model, torch_only)]
+    assert any("cannot be traced" in note for note in runs[0].notes)
+    assert not runs[1].notes
+    assert runs[0].records[-1].loss == pytest.approx(runs[1].records[-1].loss, rel=1e-5)
+
+
+class Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2.0 * x

@@ -86,7 +86,7 @@ class Problem:
 
     def evaluate(self, w: Vector, x: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Per sample at ``index``, in float64: its loss at ``w``, and 1 if its class is right."""
-        if not self._evaluates_eagerly:
+        if self.gradients.eager is None and not self._evaluates_eagerly:
             try:
                 losses, hits = self._judged(w, x, y, index)
                 return losses, hits

@@ -8,16 +8,18 @@ each other, so it is left to torch's interpreter, TorchScript, which takes none.
 
 from __future__ import annotations
 
+import operator
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_aggregate
 from torch.jit._fuser import optimized_execution
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednag.problems.kernels import FASTER
 
@@ -29,7 +31,8 @@ Replay = Callable[..., Any]
 class Traced:
     """``function`` of tensors alone, without hidden state or random draws, made fast.
 
-    Raises whatever tracing raises when it first meets shapes with which it cannot be traced.
+    It gives a tensor, or a sequence of them. Raises whatever tracing raises when it first meets
+    shapes with which it cannot be traced.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -51,21 +54,81 @@ class Traced:
 
 def record(function: Callable[..., Any], *tensors: Tensor) -> GraphModule:
     """The operations ``function`` does for tensors of these shapes, and only those that matter."""
+    recorder = Recorder(tensors)
+    with recorder:
+        found = function(*tensors)
+    return recorder.finished(found)
 
-    def plain(*given: Tensor) -> Any:
-        return function(*given)  # fx would count a bound method's self as an input
 
-    module = make_fx(plain, decomposition_table=FASTER)(*tensors)
-    for node in module.graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise RuntimeError(f"it draws random numbers ({node.target})")
-        if node.target in (aten.view.default, aten.expand.default):
-            _skip_if_same(node)
-        elif node.target in (aten.add.Tensor, aten.sub.Tensor):
-            _scale_while_adding(node)
-    module.graph.eliminate_dead_code()
-    module.recompile()
-    return module
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down every operation that is done while it is active."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, two seconds, to leave this class alone
+
+    def __init__(self, inputs: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._graph = Graph()
+        self._nodes: dict[int, Node] = {}
+        self._alive: list[Tensor] = []  # so that no other tensor gets the id of one of these
+        self._constants: dict[str, Tensor] = {}
+        for number, tensor in enumerate(inputs):
+            self._bind(tensor, self._graph.placeholder(f"input_{number}"))
+
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in FASTER:
+            with self:
+                found = FASTER[function](*args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            raise RuntimeError(f"it draws random numbers ({function})")
+        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(function.tags):
+            raise RuntimeError(f"what it does depends on values ({function})")
+        found = function(*args, **kwargs)
+        if _same(function, args, found):
+            self._bind(found, self._node(args[0]))
+            return found
+        given: Any = map_aggregate((args, kwargs), self._described)
+        node = self._graph.call_function(function, *given)
+        if isinstance(found, Tensor):
+            self._bind(found, node)
+        else:
+            for number, part in enumerate(found):
+                if isinstance(part, Tensor):
+                    self._bind(part, self._graph.call_function(operator.getitem, (node, number)))
+        return found
+
+    def finished(self, found: Tensor | Sequence[Tensor]) -> GraphModule:
+        """The recording of a function that gave ``found``."""
+        self._graph.output(map_aggregate(found, self._described))
+        for node in self._graph.nodes:
+            if node.target in (aten.add.Tensor, aten.sub.Tensor):
+                _scale_while_adding(node)
+        self._graph.eliminate_dead_code()
+        return GraphModule(self._constants, self._graph)
+
+    def _described(self, part: Any) -> Any:
+        return self._node(part) if isinstance(part, Tensor) else part
+
+    def _node(self, tensor: Tensor) -> Node:
+        if id(tensor) not in self._nodes:  # made before: a buffer of the model, a table of a loss
+            name = f"constant_{len(self._constants)}"
+            self._constants[name] = tensor
+            self._bind(tensor, self._graph.get_attr(name))
+        return self._nodes[id(tensor)]
+
+    def _bind(self, tensor: Tensor, node: Node) -> None:
+        self._nodes[id(tensor)] = node
+        self._alive.append(tensor)
 
 
 def compiled(module: GraphModule) -> Replay:
@@ -84,12 +147,11 @@ def compiled(module: GraphModule) -> Replay:
         return replay
 
 
-def _skip_if_same(node: Node) -> None:
-    """Drop a reshaping that changes nothing."""
-    before = node.args[0]
-    assert isinstance(before, Node)
-    if before.meta["val"].shape == node.meta["val"].shape:
-        node.replace_all_uses_with(before)
+def _same(function: Any, args: tuple[Any, ...], found: Any) -> bool:
+    """Whether an operation only hands on what it was given."""
+    if function is aten.detach.default:
+        return True
+    return function in (aten.view.default, aten.expand.default) and found.shape == args[0].shape
 
 
 def _scale_while_adding(node: Node) -> None:

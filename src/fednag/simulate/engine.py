@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fednag.algorithm import Algorithm, Grad, local_round
 from fednag.problems.problem import Problem
-from fednag.simulate.allocator import keep_freed_memory
 from fednag.simulate.schedule import EAGER, Indexes, Schedule
 from fednag.simulate.steps import MiniBatch, RecordedStep
 from fednag.simulate.threads import Workforce
@@ -47,7 +46,6 @@ class Engine:
         self._workforce = Workforce(threads)
 
     def __enter__(self) -> Engine:
-        keep_freed_memory()
         self._workforce.__enter__()
         return self
 

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import torch
 
+from fednag.simulate.allocator import keep_freed_memory
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -25,6 +27,7 @@ class Workforce:
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Workforce:
+        keep_freed_memory()
         self._before = torch.get_num_threads()
         torch.set_num_threads(1)
         if self.threads > 1:

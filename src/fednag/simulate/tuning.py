@@ -19,8 +19,11 @@ from fednag.simulate.steps import MiniBatch
 from fednag.simulate.threads import Workforce
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
-STEPS, REPEATS = 2, 3  # timed: the best of so many times so many gradients
-CLEARLY = 1.1  # times slower: no larger chunk is tried then
+STEPS = 2  # gradients timed at once, twice; more often, up to MOST_TIMES, if they take but a moment
+MOST_TIMES, MOMENT = 6, 0.05
+PATIENCE = 0.6  # seconds for telling good chunks from better ones
+NEARLY = 1.05  # times slower: as good, and the smaller chunk is taken
+CLEARLY = 1.3  # times slower: out of the running, and no larger chunk is tried
 
 
 @dataclass(frozen=True)
@@ -66,14 +69,25 @@ def choose(
         return Choice(1, most, ("the model cannot be stacked: each worker is computed alone",))
     if chunk:
         return Choice(min(chunk, participants), most)
+    began = time.perf_counter()
     seconds: dict[int, float] = {}
-    best = 1
+
+    def measure(size: int) -> None:
+        found = time_per_worker(problem, size, width, min(most, ceil(participants / size)))
+        seconds[size] = min(found, seconds.get(size, found))
+
     for size in sizes(participants, most):
-        seconds[size] = time_per_worker(problem, size, width, min(most, ceil(participants / size)))
-        if seconds[size] > CLEARLY * seconds[best]:
+        measure(size)
+        if seconds[size] > CLEARLY * min(seconds.values()):
             break
-        best = min(best, size, key=seconds.__getitem__)
-    return Choice(best, most, seconds=seconds)
+    while time.perf_counter() - began < PATIENCE:
+        close = [size for size in seconds if seconds[size] <= CLEARLY * min(seconds.values())]
+        if len(close) == 1:
+            break
+        for size in close:
+            measure(size)
+    good = [size for size in seconds if seconds[size] <= NEARLY * min(seconds.values())]
+    return Choice(min(good), most, seconds=seconds)
 
 
 def sizes(participants: int, threads: int) -> list[int]:
@@ -91,14 +105,14 @@ def time_per_worker(problem: Problem, chunk: int, width: int, threads: int) -> f
         for _ in range(STEPS):
             MiniBatch(problem, index, weight)(problem.initial)
 
-    best = float("inf")
+    times: list[float] = []
     with Workforce(threads) as workforce:
-        for _ in range(1 + REPEATS):
+        while len(times) < 2 or (len(times) < MOST_TIMES and sum(times) < MOMENT):
             began = time.perf_counter()
             for _ in workforce.ordered(task, range(threads)):
                 pass
-            best = min(best, time.perf_counter() - began)
-    return best / (STEPS * chunk * threads)
+            times.append(time.perf_counter() - began)
+    return min(times[1:]) / (STEPS * chunk * threads)  # the first warms up
 
 
 def _prepare(problem: Problem, workers: int, width: int) -> bool:
