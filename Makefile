@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help run test lint install clean
+.PHONY: help run test lint bench install clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -18,10 +18,13 @@ test: $(VENV)/.installed-test ## run all tests
 lint: $(VENV)/.installed-test ## ruff and mypy --strict
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
+bench: $(VENV)/.installed ## measure speed against peers and floors (20 minutes, an idle machine)
+	@$(BIN)/python benchmarks/run.py
+
 install: $(VENV)/.installed ## only make .venv
 
-clean: ## remove .venv and caches (never runs/)
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+clean: ## remove .venv, the peers' environments and caches (never runs/)
+	rm -rf $(VENV) benchmarks/.peers .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
 $(VENV)/bin/python:
 	@echo "making $(VENV) (the first time this downloads torch: a few minutes)"

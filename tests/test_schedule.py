@@ -65,3 +65,14 @@ def test_batch_zero_is_all_data_and_width_is_bounded() -> None:
     assert schedule.width == 7
     assert Schedule(0, [3, 7], 5).width == 5
     assert Schedule(0, [3, 4], 5).width == 4
+
+
+def test_an_order_does_not_depend_on_what_was_asked_before() -> None:
+    forwards, backwards = Schedule(3, [12, 7], 4), Schedule(3, [12, 7], 4)
+    asked = [(worker, epoch) for epoch in range(11) for worker in range(2)]
+    there = {which: forwards.order(*which).tolist() for which in asked}
+    back = {which: backwards.order(*which).tolist() for which in reversed(asked)}
+    assert there == back
+    assert len({tuple(there[0, epoch]) for epoch in range(11)}) == 11
+    for which, order in there.items():
+        assert sorted(order) == list(range(12 if which[0] == 0 else 7))

@@ -16,6 +16,8 @@ Indexes = NDArray[np.int64]
 # Distinguish the streams that share a seed.
 PARTICIPANTS, ORDER, EAGER, SAMPLE = 1, 2, 3, 4
 
+EPOCHS_DRAWN = 4  # at once: making a generator takes longer than drawing a small worker's order
+
 
 class Schedule:
     """The draws of one run: workers of the given sizes, ``batch`` samples an iteration (0: all)."""
@@ -26,6 +28,7 @@ class Schedule:
         self.seed, self.batch = seed, batch
         self.sizes = np.asarray(sizes, dtype=np.int64)
         self.per_round = min(per_round or len(sizes), len(sizes))
+        self._orders: dict[int, tuple[int, list[Indexes]]] = {}
 
     @property
     def width(self) -> int:
@@ -42,9 +45,13 @@ class Schedule:
 
     def order(self, worker: int, epoch: int) -> Indexes:
         """The order in which a worker visits its samples in one of its epochs."""
-        # What default_rng gives, a quarter sooner: there are many orders to draw.
-        rng = np.random.Generator(np.random.PCG64([self.seed, ORDER, worker, epoch]))
-        return rng.permutation(int(self.sizes[worker]))
+        block, number = divmod(epoch, EPOCHS_DRAWN)
+        drawn, orders = self._orders.get(worker, (-1, []))
+        if drawn != block:
+            rng = np.random.Generator(np.random.PCG64([self.seed, ORDER, worker, block]))
+            orders = [rng.permutation(int(self.sizes[worker])) for _ in range(EPOCHS_DRAWN)]
+            self._orders[worker] = block, orders
+        return orders[number]
 
     def batches(self, worker: int, start: int, steps: int) -> Indexes:
         """Positions (steps, b) of the worker's samples, from its ``start``-th iteration on.
