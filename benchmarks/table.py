@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 TARGETS = {
@@ -153,3 +157,19 @@ def waits(found: dict[str, Any]) -> str:
         first = min(commands["first_record"])
         lines.append(f"| `fednag run` on digits, to its first record | {first:.2f} | < 4 |")
     return "\n".join(lines)
+
+
+def insert(results: Path, document: Path) -> None:
+    """Put the findings into a document, between its marks."""
+    found = markdown(json.loads(results.read_text()))
+    marks = re.compile(r"(<!-- results -->\n).*(<!-- end of results -->)", re.DOTALL)
+    text, count = marks.subn(
+        lambda m: f"{m[1]}\n## Results\n\n{found}\n{m[2]}", document.read_text()
+    )
+    if not count:
+        raise SystemExit(f"{document}: has no marks for the results")
+    document.write_text(text)
+
+
+if __name__ == "__main__":
+    insert(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -102,6 +102,31 @@ def test_sums_with_multiples_are_one_operation_and_equal() -> None:
     torch.testing.assert_close(compiled(recorded)(*given), rule(*given), rtol=1e-14, atol=0)
 
 
+def test_nothing_that_is_still_needed_is_written_over() -> None:
+    def rule(w: Tensor, v: Tensor, rows: Tensor) -> list[Tensor]:
+        twice = 2 * w
+        seen = twice.view(-1)
+        kept = 3 * v
+        alias = w.add_(1)  # what a model may do to what it is given
+        return [twice - v, seen, kept - v, kept, alias - v, w, 2 * v + rows, 5 * v - v - v]
+
+    def given() -> list[Tensor]:
+        torch.manual_seed(0)
+        return [torch.randn(4), torch.randn(4), torch.randn(3, 4)]
+
+    replay = compiled(record(rule, *given()))
+    ours, plain = given(), given()
+    for found, expected in zip(replay(*ours), rule(*plain), strict=True):
+        torch.testing.assert_close(found, expected)
+    for found, expected in zip(ours, plain, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_sums_of_their_own_terms_are_done_in_place() -> None:
+    recorded = record(lambda w, v: 0.9 * w - 0.1 * v, torch.ones(2), torch.ones(2))
+    assert recorded.graph.find_nodes(op="call_function", target=aten.sub_.Tensor)
+
+
 def test_a_recording_follows_the_values_and_the_shapes() -> None:
     traced = Traced(lambda x: x.sum() + len(x))
     for length in (1, 2, 3):

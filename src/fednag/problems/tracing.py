@@ -27,6 +27,12 @@ aten = torch.ops.aten
 
 Replay = Callable[..., Any]
 
+IN_PLACE: dict[Any, Any] = {
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.sub.Tensor: aten.sub_.Tensor,
+}
+FRESH = (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor)  # their results are new memory
+
 
 class Traced:
     """``function`` of tensors alone, without hidden state or random draws, made fast.
@@ -100,6 +106,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given: Any = map_aggregate((args, kwargs), self._described)
         node = self._graph.call_function(function, *given)
         if isinstance(found, Tensor):
+            node.meta["like"] = found.shape, found.dtype
             self._bind(found, node)
         else:
             for number, part in enumerate(found):
@@ -111,9 +118,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The recording of a function that gave ``found``."""
         self._graph.output(map_aggregate(found, self._described))
         for node in self._graph.nodes:
-            if node.target in (aten.add.Tensor, aten.sub.Tensor):
+            if node.target in IN_PLACE:
                 _scale_while_adding(node)
         self._graph.eliminate_dead_code()
+        for node in self._graph.nodes:
+            if node.target in IN_PLACE:
+                _add_in_place(node)
         return GraphModule(self._constants, self._graph)
 
     def _described(self, part: Any) -> Any:
@@ -163,3 +173,14 @@ def _scale_while_adding(node: Node) -> None:
         vector, number = scaled.args
         if isinstance(vector, Node) and isinstance(number, int | float):
             node.args, node.kwargs = (first, vector), {"alpha": number}
+
+
+def _add_in_place(node: Node) -> None:
+    """Write a sum over its first term, if that was made for it alone: less memory to go through."""
+    first = node.args[0]
+    if not isinstance(first, Node) or len(first.users) > 1:
+        return
+    fresh = first.target in FRESH or first.meta.get("was fresh")
+    if fresh and first.meta["like"] == node.meta["like"]:
+        node.target = IN_PLACE[node.target]
+        node.meta["was fresh"] = True

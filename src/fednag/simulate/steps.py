@@ -27,7 +27,7 @@ class MiniBatch:
 
     def stacked(self, vector: Vector) -> Vector:
         """A row for each worker; what is the same for all is not copied."""
-        return vector.expand(len(self.index), -1)
+        return vector if vector.dim() == 2 else vector.expand(len(self.index), -1)
 
 
 class RecordedStep:

@@ -1,0 +1,5 @@
+"""``python -m fednag`` is the command ``fednag``."""
+
+from fednag.cli import main
+
+main()
