@@ -30,6 +30,7 @@ class Contender:
     script: str
     work: dict[str, Any]
     python: Path = Path(sys.executable)
+    pausable: bool = True
     startup: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
@@ -54,27 +55,39 @@ class Contender:
         self._errors: list[str] = []
         threading.Thread(target=self._drain, daemon=True).start()
         self.startup = self._answer("ready")
+        self._pause()
 
     def play(self, rounds: int) -> float:
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         try:
             self._process.stdin.write(f"{rounds}\n")
             self._process.stdin.flush()
         except OSError as error:
             raise ContenderError(self._why()) from error
         seconds = self._answer("seconds")
+        self._pause()
         self.times.append(seconds)
         return seconds
+
+    def _pause(self) -> None:
+        """Out of turn, a contender stands still: a second process of it might work ahead."""
+        if self.pausable:
+            self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def stop(self) -> None:
         """End the process and those it started."""
         if not hasattr(self, "_process"):
             return
-        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(self._process.pid, signal.SIGTERM)
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
 
     @property

@@ -106,7 +106,9 @@ class Bench:
         flower, pfl = self.pythons["flower"], self.pythons["pfl-research"]
         if flower:
             contenders.append(
-                self._contender("Flower simulation", "flower.py", model, workers, python=flower)
+                self._contender(
+                    "Flower simulation", "flower.py", model, workers, python=flower, pausable=False
+                )
             )
         for processes in (1, 2) if pfl else ():
             label = f"pfl-research, {processes} process{'es' if processes > 1 else ''}"
@@ -192,11 +194,12 @@ class Bench:
         python: Path = Path(sys.executable),
         threads: int = 0,
         chunk: int = 0,
+        pausable: bool = True,  # Ray takes a process that stands still for dead
     ) -> Contender:
         tau = 2 if self.smoke else 20
         work = {"model": model, "workers": workers, "tau": tau, "batch": BATCH}
         work |= {"data": str(self.folder), "threads": threads, "chunk": chunk}
-        return Contender(label, script, work, python)
+        return Contender(label, script, work, python, pausable)
 
     def _python(self, peer: Peer) -> Path | None:
         if self.smoke:

@@ -53,11 +53,11 @@ class Work:
             return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
         return nn.Sequential(
             nn.Conv2d(1, 32, 5, padding=2),
-            nn.MaxPool2d(2),
             nn.ReLU(),
+            nn.MaxPool2d(2),
             nn.Conv2d(32, 64, 5, padding=2),
-            nn.MaxPool2d(2),
             nn.ReLU(),
+            nn.MaxPool2d(2),
             nn.Flatten(),
             nn.Linear(64 * 7 * 7, 10),
         )
