@@ -38,7 +38,9 @@ PARTS = ("contests", "scans", "busy", "many", "clients", "commands")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="tiny, without peers: does it work?")
-    parser.add_argument("--only", help="of the parts, e.g. contests: " + ", ".join(PARTS))
+    parser.add_argument(
+        "--only", help="these parts alone, the others stay as they were: " + ",".join(PARTS)
+    )
     parser.add_argument("--out", type=Path, default=HERE / "results.json")
     options = parser.parse_args()
     # Ended from outside, contenders must end too.
@@ -48,7 +50,7 @@ def main() -> None:
         try:
             bench.everything(options.only.split(",") if options.only else PARTS)
         finally:
-            bench.save(options.out)
+            bench.save(options.out, keep=options.only is not None)
     print()
     print(options.out.with_suffix(".md").read_text())
 
@@ -170,9 +172,16 @@ class Bench:
             firsts.append(first_record(self.folder / f"run{len(firsts)}"))
         self.found["commands"] = {"help": helps, "first_record": firsts}
 
-    def save(self, path: Path) -> None:
-        path.write_text(json.dumps(self.found, indent=1) + "\n")
-        path.with_suffix(".md").write_text(markdown(self.found))
+    def save(self, path: Path, *, keep: bool) -> None:
+        """Write the findings; with ``keep``, beside those of parts that were not measured now."""
+        found = self.found
+        if keep and path.exists():
+            before = json.loads(path.read_text())
+            kinds = {contest["kind"] for contest in found["contests"]}
+            kept = [c for c in before["contests"] if c["kind"] not in kinds]
+            found = {**before, **found, "contests": kept + found["contests"]}
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        path.with_suffix(".md").write_text(markdown(found))
 
     def _play(self, title: str, contenders: list[Contender], rounds: int, kind: str) -> None:
         say(f"{kind}: {title}")
