@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -237,3 +239,30 @@ def test_a_model_whose_recording_is_wrong_is_not_recorded() -> None:
 class Doubled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return 2.0 * x
+
+
+def test_recordings_never_run_at_the_same_time() -> None:
+    """They may swap attributes of one module, and each thread would record the other's."""
+    inside, most = 0, 0
+
+    def watched(x: Tensor) -> Tensor:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.02)
+        inside -= 1
+        return x + 1
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: Traced(watched)(torch.ones(n)), range(1, 9)))
+    assert [len(x) for x in found] == list(range(1, 9))
+    assert most == 1
+
+
+def test_a_model_that_gives_nan_is_still_recorded() -> None:
+    module = nn.Linear(2, 2)
+    with torch.no_grad():
+        module.weight.fill_(float("nan"))
+    gradients = Gradients(module, Layout.of(module), cross_entropy)
+    w, x = ravel(module).unsqueeze(0), torch.ones(1, 3, 2)
+    assert gradients.prepare(w, x, torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3))

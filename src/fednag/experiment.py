@@ -81,7 +81,7 @@ class Builder:
             ),
         )
         notes = list(choice.notes)
-        if not algorithm.elementwise and per_round > 1:
+        if not algorithm.elementwise and per_round > 1 and engine.chunk != 1:
             name = type(algorithm).__name__
             notes.append(f"{name} does not say that it is elementwise: workers are computed alone")
         chosen = {"device": device, "chunk": choice.chunk, "threads": choice.threads}

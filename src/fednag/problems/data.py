@@ -73,7 +73,7 @@ def _digits_table() -> NDArray[np.int64]:
     spec = find_spec("sklearn")
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder, "datasets", "data", "digits.csv.gz")
-        if path.exists():  # a second sooner than importing sklearn to read it
+        if path.exists():  # importing sklearn to read it takes far longer
             with gzip.open(path, "rt") as file:
                 return np.loadtxt(file, delimiter=",", dtype=np.int64)
     from sklearn.datasets import load_digits

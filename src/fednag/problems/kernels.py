@@ -30,10 +30,10 @@ def convolution(
 ) -> Any:
     """A convolution whose result lies in memory channels last, and so do those of later layers.
 
-    Pooling is then ten times as fast. Grey images, whose single channel leaves a direct
+    Pooling is much faster then. Grey images, whose single channel leaves a direct
     convolution idle, are convolved by one matrix product.
     """
-    if groups != 1 or transposed or x.dim() != 4 or x.device.type != "cpu":
+    if not _is_plain(x, groups, transposed):
         return NotImplemented
     if _is_grey(x, dilation):
         rows, (height, width) = _patches(x, weight, stride, padding)
@@ -64,9 +64,7 @@ def convolution_backward(
     wanted: Sequence[bool],
 ) -> Any:
     """The slopes of a grey image's kernels, by one matrix product."""
-    if wanted[0] or groups != 1 or transposed or x.dim() != 4 or x.device.type != "cpu":
-        return NotImplemented
-    if not _is_grey(x, dilation):
+    if wanted[0] or not _is_plain(x, groups, transposed) or not _is_grey(x, dilation):
         return NotImplemented
     rows, _ = _patches(x, weight, stride, padding)
     slopes = gradient.permute(0, 2, 3, 1).reshape(-1, len(weight))
@@ -75,7 +73,7 @@ def convolution_backward(
 
 
 def mm(a: Tensor, b: Tensor) -> Any:
-    """A product of few columns, as the transpose of one of few rows: twice as fast."""
+    """A product of few columns, as the transpose of one of few rows, which is faster."""
     return aten.mm.default(b.t(), a.t()).t() if _is_narrow(a, b) else NotImplemented
 
 
@@ -99,6 +97,11 @@ def ones_like(x: Tensor, **options: Any) -> Tensor:
 
 def _is_narrow(a: Tensor, b: Tensor) -> bool:
     return b.shape[-1] < NARROW < a.shape[-2] and a.device.type == "cpu"
+
+
+def _is_plain(x: Tensor, groups: int, transposed: bool) -> bool:
+    """An ordinary convolution of images on a CPU."""
+    return groups == 1 and not transposed and x.dim() == 4 and x.device.type == "cpu"
 
 
 def _is_grey(x: Tensor, dilation: Sequence[int]) -> bool:

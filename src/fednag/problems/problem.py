@@ -80,7 +80,7 @@ class Problem:
 
     def batch(self, x: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Features and targets of the samples at ``index``, which may have any shape."""
-        flat = index.reshape(-1)  # index_select is many times as fast as indexing
+        flat = index.reshape(-1)  # index_select is much faster than indexing
         features, targets = self.features(x.index_select(0, flat)), y.index_select(0, flat)
         return features.view(*index.shape, *x.shape[1:]), targets.view(*index.shape, *y.shape[1:])
 

@@ -27,6 +27,9 @@ aten = torch.ops.aten
 
 Replay = Callable[..., Any]
 
+# Recording runs the function itself, which may swap a module's attributes: never two at a time.
+RECORDING = threading.Lock()
+
 IN_PLACE: dict[Any, Any] = {
     aten.add.Tensor: aten.add_.Tensor,
     aten.sub.Tensor: aten.sub_.Tensor,
@@ -44,13 +47,12 @@ class Traced:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._replays: dict[tuple[torch.Size, ...], Replay] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, *tensors: Tensor) -> Any:
         key = tuple(tensor.shape for tensor in tensors)
         replay = self._replays.get(key)
         if replay is None:
-            with self._lock:
+            with RECORDING:
                 replay = self._replays.get(key) or compiled(record(self._function, *tensors))
                 self._replays[key] = replay
         # Without optimisation, which would begin after a few calls and might change roundings.
@@ -71,7 +73,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its compiler, two seconds, to leave this class alone
+        return False  # torch would import its whole compiler to leave this class alone
 
     def __init__(self, inputs: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,7 +1,8 @@
-"""How many workers to stack per task, and how many threads: found by timing a few steps.
+"""How many workers to stack per task, found by timing a few gradients; and how many threads.
 
 Stacking saves overhead, which is most of a small model's time; stacked convolutions become grouped
-ones, which are slower. What is best depends on the model, the batch and the machine.
+ones, which are slower. What is best depends on the model, the batch and the machine. Threads are
+as many as there are cores: evaluation uses them all, whatever training gains.
 """
 
 from __future__ import annotations
