@@ -266,3 +266,40 @@ def test_a_model_that_gives_nan_is_still_recorded() -> None:
     gradients = Gradients(module, Layout.of(module), cross_entropy)
     w, x = ravel(module).unsqueeze(0), torch.ones(1, 3, 2)
     assert gradients.prepare(w, x, torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3))
+
+
+def test_what_was_done_before_is_not_done_again() -> None:
+    def twice(x: Tensor) -> Tensor:
+        return x.exp() * x.exp() + x.mul(2) * x.mul(2.0)
+
+    graph = record(twice, torch.ones(2)).graph
+    assert len(graph.find_nodes(op="call_function", target=aten.exp.default)) == 1
+    torch.testing.assert_close(Traced(twice)(torch.ones(2)), twice(torch.ones(2)))
+
+
+def test_what_was_changed_since_is_done_again() -> None:
+    def changing(x: Tensor) -> list[Tensor]:
+        values = x + 1
+        view = values.view(-1)
+        before = view.exp()
+        values.mul_(2)
+        return [before, view.exp()]
+
+    for found, expected in zip(
+        Traced(changing)(torch.ones(2)), changing(torch.ones(2)), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(40, 3), (3, 40), (5, 40, 3), (3,)])
+def test_softmax_over_few_scores_is_torchs(shape: tuple[int, ...]) -> None:
+    def both(x: Tensor, gradient: Tensor) -> list[Tensor]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            out = x.log_softmax(-1)
+            return [out.detach(), *torch.autograd.grad(out, x, gradient)]
+
+    torch.manual_seed(0)
+    given = torch.randn(shape, dtype=torch.float64), torch.randn(shape, dtype=torch.float64)
+    for found, expected in zip(Traced(both)(*given), both(*given), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)

@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[tu
     """Replace the timer; returns the (chunk, threads) it is asked about."""
     asked: list[tuple[int, int]] = []
 
-    def time_per_worker(problem: Problem, chunk: int, width: int, threads: int) -> float:
+    def time_per_worker(gradient: tuning.Fetched, chunk: int, width: int, threads: int) -> float:
         asked.append((chunk, threads))
         return seconds[chunk]
 
@@ -40,22 +40,24 @@ def clock(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[tu
 
 def test_sizes_share_workers_evenly() -> None:
     assert sizes(100, 2) == [1, 2, 4, 7, 13, 25, 50]
-    assert sizes(4, 2) == [1, 2]
+    assert sizes(4, 2) == [1, 2, 4]
     assert sizes(1, 2) == [1]
-    assert sizes(3, 8) == [1]
+    assert sizes(3, 8) == [1, 2, 3]
+    assert sizes(10, 4) == [1, 2, 3, 5, 10]
     assert max(sizes(10_000, 2)) <= tuning.MOST_STACKED
     for participants in range(1, 70):
         for threads in (1, 2, 3):
             found = sizes(participants, threads)
             assert found[0] == 1
-            assert found[-1] <= -(-participants // threads)
+            assert -(-participants // threads) in found or participants > tuning.MOST_STACKED
+            assert found[-1] <= participants
 
 
 def test_the_fastest_chunk_is_taken(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = clock(monkeypatch, {1: 9.0, 2: 5.0, 4: 3.0, 8: 2.0, 16: 2.5})
+    asked = clock(monkeypatch, {1: 9.0, 2: 5.0, 4: 3.0, 8: 2.0, 16: 2.5, 32: 2.4})
     choice = choose(problem, 32, 8)
     assert (choice.chunk, choice.threads, choice.notes) == (8, 2, ())
-    assert asked == [(1, 2), (2, 2), (4, 2), (8, 2), (16, 2)]
+    assert asked == [(1, 2), (2, 2), (4, 2), (8, 2), (16, 2), (32, 1)]
     assert choice.seconds[16] == 2.5
 
 
@@ -66,8 +68,17 @@ def test_much_slower_ends_the_search(problem: Problem, monkeypatch: pytest.Monke
 
 
 def test_of_equals_the_smaller(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock(monkeypatch, {1: 2.0, 2: 1.04, 4: 1.0, 8: 1.01, 16: 1.02})
+    clock(monkeypatch, {1: 2.0, 2: 1.04, 4: 1.0, 8: 1.01, 16: 1.02, 32: 1.0})
     assert choose(problem, 32, 8).chunk == 2
+
+
+def test_one_thread_must_be_clearly_faster(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 0.8})
+    assert choose(problem, 4, 8).chunk == 2
+    clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 0.7})
+    assert choose(problem, 4, 8).chunk == 4
 
 
 def test_what_is_given_is_not_timed(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +101,7 @@ def test_the_choice_is_kept_and_repeats_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = {"model": "logistic", "workers": 6, "tau": 3, "iterations": 12, "batch": 8}
-    clock(monkeypatch, {1: 9.0, 2: 5.0, 3: 1.0})
+    clock(monkeypatch, {1: 9.0, 2: 5.0, 3: 1.0, 6: 1.2})
     first = fednag.run(FedNAG(), **arguments, out=tmp_path / "a")
     assert first.folder is not None
     kept = parse(read(first.folder / "config.toml"))
@@ -103,9 +114,9 @@ def test_the_choice_is_kept_and_repeats_the_run(
 
 
 def test_methods_that_are_compared_share_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = clock(monkeypatch, {1: 2.0, 2: 1.0})
+    asked = clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 1.2})
     arguments = {"model": "logistic", "workers": 4, "tau": 2, "iterations": 4, "batch": 8}
     result = fednag.compare(["fednag", "csgd", "fedavg"], **arguments)
-    assert asked == [(1, 2), (2, 2)]
+    assert asked == [(1, 2), (2, 2), (4, 1)]
     chunks = {run.label: run.experiment.engine.chunk for run in result.runs}
     assert chunks == {"fednag": 2, "csgd": 1, "fedavg": 2}

@@ -30,11 +30,22 @@ Replay = Callable[..., Any]
 # Recording runs the function itself, which may swap a module's attributes: never two at a time.
 RECORDING = threading.Lock()
 
+SUMS = (aten.add.Tensor, aten.sub.Tensor)
 IN_PLACE: dict[Any, Any] = {
     aten.add.Tensor: aten.add_.Tensor,
     aten.sub.Tensor: aten.sub_.Tensor,
+    aten.addmm.default: aten.addmm_.default,
+    aten.baddbmm.default: aten.baddbmm_.default,
 }
-FRESH = (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor)  # their results are new memory
+FRESH = (  # their results are new memory
+    aten.mul.Tensor,
+    aten.add.Tensor,
+    aten.sub.Tensor,
+    aten.mm.default,
+    aten.bmm.default,
+    aten.addmm.default,
+    aten.baddbmm.default,
+)
 
 
 class Traced:
@@ -81,6 +92,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._nodes: dict[int, Node] = {}
         self._alive: list[Tensor] = []  # so that no other tensor gets the id of one of these
         self._constants: dict[str, Tensor] = {}
+        self._done: dict[Any, Node] = {}
         for number, tensor in enumerate(inputs):
             self._bind(tensor, self._graph.placeholder(f"input_{number}"))
 
@@ -106,27 +118,37 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._bind(found, self._node(args[0]))
             return found
         given: Any = map_aggregate((args, kwargs), self._described)
-        node = self._graph.call_function(function, *given)
+        node = self._once(function, *given)
         if isinstance(found, Tensor):
             node.meta["like"] = found.shape, found.dtype
             self._bind(found, node)
         else:
             for number, part in enumerate(found):
                 if isinstance(part, Tensor):
-                    self._bind(part, self._graph.call_function(operator.getitem, (node, number)))
+                    self._bind(part, self._once(operator.getitem, (node, number), {}))
         return found
 
     def finished(self, found: Tensor | Sequence[Tensor]) -> GraphModule:
         """The recording of a function that gave ``found``."""
         self._graph.output(map_aggregate(found, self._described))
         for node in self._graph.nodes:
-            if node.target in IN_PLACE:
+            if node.target in SUMS:
                 _scale_while_adding(node)
         self._graph.eliminate_dead_code()
         for node in self._graph.nodes:
             if node.target in IN_PLACE:
                 _add_in_place(node)
         return GraphModule(self._constants, self._graph)
+
+    def _once(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        """The operation's place in the recording; what was done before is not done again."""
+        if function is not operator.getitem and function._schema.is_mutable:
+            self._done.clear()  # views of what it changes have changed, too
+            return self._graph.call_function(function, args, kwargs)
+        key = function, _hashable(args), _hashable(kwargs)
+        if key not in self._done:
+            self._done[key] = self._graph.call_function(function, args, kwargs)
+        return self._done[key]
 
     def _described(self, part: Any) -> Any:
         return self._node(part) if isinstance(part, Tensor) else part
@@ -164,6 +186,15 @@ def _same(function: Any, args: tuple[Any, ...], found: Any) -> bool:
     if function is aten.detach.default:
         return True
     return function in (aten.view.default, aten.expand.default) and found.shape == args[0].shape
+
+
+def _hashable(part: Any) -> Any:
+    """The same for arguments that are the same; 1 and 1.0 are not."""
+    if isinstance(part, dict):
+        return tuple((name, _hashable(value)) for name, value in part.items())
+    if isinstance(part, list | tuple):
+        return tuple(_hashable(value) for value in part)
+    return type(part), part
 
 
 def _scale_while_adding(node: Node) -> None:

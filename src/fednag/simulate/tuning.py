@@ -16,15 +16,18 @@ import torch
 from torch import Tensor
 
 from fednag.problems.problem import Problem
-from fednag.simulate.steps import MiniBatch
+from fednag.problems.tracing import Traced
 from fednag.simulate.threads import Workforce
+from fednag.vectors import Vector
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
-STEPS = 2  # gradients timed at once, twice; more often, up to MOST_TIMES, if they take but a moment
-MOST_TIMES, MOMENT = 6, 0.05
+STEPS, MOST_STEPS = 2, 20  # gradients in a row, as in a round; more of those that take but a
+MOMENT = 0.005  # moment (in seconds), so that handing out tasks does not count
+MOST_TIMES, ENOUGH = 6, 0.05  # timed twice at least; more often until so many seconds are spent
 PATIENCE = 0.6  # seconds for telling good chunks from better ones
 NEARLY = 1.05  # times slower: as good, and the smaller chunk is taken
 CLEARLY = 1.3  # times slower: out of the running, and no larger chunk is tried
+STRIDE = 7919  # a prime: neighbours in a batch are far from each other
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,10 @@ def choose(
         return Choice(min(chunk, participants), most)
     began = time.perf_counter()
     seconds: dict[int, float] = {}
+    gradient = Fetched(problem)
 
     def measure(size: int) -> None:
-        found = time_per_worker(problem, size, width, min(most, ceil(participants / size)))
+        found = time_per_worker(gradient, size, width, min(most, ceil(participants / size)))
         seconds[size] = min(found, seconds.get(size, found))
 
     for size in sizes(participants, most):
@@ -87,33 +91,65 @@ def choose(
             break
         for size in close:
             measure(size)
-    good = [size for size in seconds if seconds[size] <= NEARLY * min(seconds.values())]
+    # Drawing batches and adding up are not timed, and go faster on several threads.
+    shared = [size for size in seconds if size <= ceil(participants / most)]
+    fastest = min(seconds[size] for size in shared)
+    if min(seconds.values()) * CLEARLY < fastest:
+        fastest = min(seconds.values())
+    good = [size for size in seconds if seconds[size] <= NEARLY * fastest]
     return Choice(min(good), most, seconds=seconds)
 
 
 def sizes(participants: int, threads: int) -> list[int]:
-    """Chunks that share a round's workers out evenly, smallest first."""
-    largest = ceil(participants / threads)
-    even = {ceil(largest / 2**halvings) for halvings in range(largest.bit_length() + 1)}
+    """Chunks that share a round's workers out evenly, smallest first.
+
+    Also over one thread alone: very small workers may be best off all together.
+    """
+    even = {
+        ceil(ceil(participants / used) / 2**halvings)
+        for used in (1, threads)
+        for halvings in range(participants.bit_length() + 1)
+    }
     return sorted(size for size in even if size <= MOST_STACKED)
 
 
-def time_per_worker(problem: Problem, chunk: int, width: int, threads: int) -> float:
+def time_per_worker(gradient: Fetched, chunk: int, width: int, threads: int) -> float:
     """Seconds that a worker's gradient takes when so many are stacked, and threads run."""
-    index, weight = _batches(problem, chunk, width)
+    index, weight = _batches(gradient.problem, chunk, width)
+    steps = STEPS
 
     def task(_: int) -> None:
-        for _ in range(STEPS):
-            MiniBatch(problem, index, weight)(problem.initial)
+        for _ in range(steps):
+            gradient(index, weight)
 
     times: list[float] = []
     with Workforce(threads) as workforce:
-        while len(times) < 2 or (len(times) < MOST_TIMES and sum(times) < MOMENT):
+        while len(times) < 3 or (len(times) < MOST_TIMES and sum(times) < ENOUGH):
             began = time.perf_counter()
             for _ in workforce.ordered(task, range(threads)):
                 pass
-            times.append(time.perf_counter() - began)
-    return min(times[1:]) / (STEPS * chunk * threads)  # the first warms up
+            spent = time.perf_counter() - began
+            if len(times) == 1:  # the first is for recording, the second for warming up
+                steps = min(MOST_STEPS, max(STEPS, ceil(MOMENT * STEPS / spent)))
+            times.append(spent)
+    return min(times[2:]) / (steps * chunk * threads)
+
+
+class Fetched:
+    """The gradient at a problem's first weights, recorded with the fetching of its samples."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._traced = Traced(self._gradient)
+
+    def __call__(self, index: Tensor, weight: Tensor) -> Vector:
+        problem = self.problem
+        rows = problem.initial.expand(len(index), -1)
+        found: Vector = self._traced(problem.x, problem.y, index, weight, rows)
+        return found
+
+    def _gradient(self, x: Tensor, y: Tensor, index: Tensor, weight: Tensor, w: Vector) -> Vector:
+        return self.problem.gradients.stacked(w, *self.problem.batch(x, y, index), weight)
 
 
 def _prepare(problem: Problem, workers: int, width: int) -> bool:
@@ -123,7 +159,7 @@ def _prepare(problem: Problem, workers: int, width: int) -> bool:
 
 
 def _batches(problem: Problem, workers: int, width: int) -> tuple[Tensor, Tensor]:
-    """Any batches of this shape will do."""
-    index = torch.arange(workers * width, device=problem.device) % len(problem.x)
+    """Batches of this shape, of samples that do not follow each other in memory."""
+    index = torch.arange(workers * width, device=problem.device) * STRIDE % len(problem.x)
     weight = torch.full((workers, width), 1 / width, dtype=problem.dtype, device=problem.device)
     return index.view(workers, width), weight
