@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -345,27 +343,6 @@ def test_a_real_process_piped_is_plain_and_draws_its_chart(tmp_path: Path) -> No
     charts = list(tmp_path.glob("runs/tiny/*/curves.*"))
     assert charts
     assert all(str(path.relative_to(tmp_path)) in out for path in charts)
-
-
-def test_ctrl_c_keeps_what_was_recorded(tmp_path: Path) -> None:
-    (tmp_path / "long.toml").write_text(TINY.replace("iterations = 4", "iterations = 10_000_000"))
-    running = process(["run", "long.toml"], tmp_path)
-    try:
-        deadline = time.monotonic() + 60
-        while not any(path.stat().st_size for path in tmp_path.rglob("records.jsonl")):
-            assert running.poll() is None, running.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=30)
-    finally:
-        running.kill()
-    assert running.returncode == 130
-    assert err == "fednag: interrupted; what was recorded is kept\n"
-    (path,) = tmp_path.rglob("records.jsonl")
-    folder = RunFolder(path.parent)
-    assert folder.info()["status"] == "interrupted"
-    assert folder.records()
 
 
 def test_help_does_not_load_torch(tmp_path: Path) -> None:

@@ -256,11 +256,11 @@ def test_bytes_are_what_is_sent(blobs: Dataset, name: str, monkeypatch: Any) -> 
         counted["up"] += up.nbytes
         return up, memory
 
-    def probe(self: Any, w: Tensor, workers: Any) -> Tensor:
-        g = original(self, w, workers)
+    def probe(self: Any, w: Tensor, workers: Any) -> engine_module.Gathered:
+        found = original(self, w, workers)
         counted["down"] += len(workers) * Vectors(w=w).nbytes
-        counted["up"] += len(workers) * Vectors(g=g).nbytes
-        return g
+        counted["up"] += len(workers) * found.vectors.nbytes
+        return found
 
     original = engine_module.Engine.probe
     monkeypatch.setattr(engine_module, "local_round", spy)

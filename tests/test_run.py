@@ -275,6 +275,7 @@ def test_folder_holds_all_and_can_be_run_again(tmp_path: Path) -> None:
     assert run.folder is not None
     assert run.folder.parent == tmp_path / "mine"
     assert sorted(p.name for p in run.folder.iterdir()) == [
+        ".lock",
         "best.safetensors",
         "config.toml",
         "final.safetensors",

@@ -11,15 +11,25 @@ from torch import Tensor, nn
 
 from fednag.algorithm import Algorithm
 from fednag.arguments import Method, dataset, describe_parts, labelled, table_of, with_short
-from fednag.config import CUSTOM, Experiment, check_algorithm, describe, override, parse
+from fednag.config import (
+    CUSTOM,
+    Experiment,
+    check_algorithm,
+    describe,
+    override,
+    parse,
+    read,
+)
 from fednag.errors import FednagError
-from fednag.execute import Listener, execute
+from fednag.execute import Execution, Listener, stem
 from fednag.experiment import Builder, Parts
+from fednag.interrupts import Watch
 from fednag.problems.dataset import Dataset
 from fednag.problems.losses import Loss
+from fednag.records import RunFolder
 from fednag.results import Comparison, Run
 
-__all__ = ["compare", "dataset", "grid", "run", "run_all", "sweep"]
+__all__ = ["compare", "dataset", "grid", "resume_all", "run", "run_all", "sweep"]
 
 Started = Callable[[str, Experiment, int], Listener | None]
 """Called when a run of several starts: (label, experiment, rounds) -> who listens to it."""
@@ -40,6 +50,7 @@ def run(
     seed: int = 0,
     name: str = "python",
     out: str | Path | None = None,
+    resume: bool = False,
     **sections: Mapping[str, Any],
 ) -> Run:
     """Train one model with one method.
@@ -48,7 +59,8 @@ def run(
     module, whose current weights are the starting point. Integer ``y`` are classes, floating ``y``
     regression targets. The other sections of an experiment file can be given as mappings, e.g.
     ``split={"kind": "dirichlet", "alpha": 0.5}``; ``workers``, ``tau``, ``iterations`` and
-    ``batch`` are short for their fields. With ``out`` the run's folder is written there.
+    ``batch`` are short for their fields. With ``out`` the run's folder is written there; with
+    ``resume`` too, the same run is looked for there first, and goes on where it was last saved.
 
     >>> import fednag
     >>> result = fednag.run("fednag", model="logistic", tau=5, iterations=20)
@@ -57,7 +69,7 @@ def run(
     """
     parts, raw = describe_parts(data, test, owners, model, loss, sections)
     raw = with_short(raw, workers, tau, iterations, batch) | {"seed": seed, "name": name}
-    return _runs([algorithm], [seed], raw, parts, _path(out))[0]
+    return _runs([algorithm], [seed], raw, parts, out, resume)[0]
 
 
 def compare(
@@ -75,6 +87,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     name: str = "python",
     out: str | Path | None = None,
+    resume: bool = False,
     **sections: Mapping[str, Any],
 ) -> Comparison:
     """Train the same model with several methods: same data, split, batches and first weights.
@@ -84,7 +97,7 @@ def compare(
     """
     parts, raw = describe_parts(data, test, owners, model, loss, sections)
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
-    return Comparison(_runs(algorithms, seeds, raw, parts, _path(out)))
+    return Comparison(_runs(algorithms, seeds, raw, parts, out, resume))
 
 
 def run_all(
@@ -92,15 +105,49 @@ def run_all(
     parts: Parts | None = None,
     out: Path | None = None,
     started: Started | None = None,
+    *,
+    resume: bool = False,
+    watch: Watch | None = None,
 ) -> list[Run]:
-    """Run labelled experiments one after the other; they share what they have in common."""
+    """Run labelled experiments one after the other; they share what they have in common.
+
+    With ``resume``, those found in ``out`` go on, or are read if they are over.
+    """
     builder = Builder(parts or Parts())
     runs = []
     for label, experiment, algorithm in experiments:
         resolved, plan, notes = builder.plan(experiment, algorithm)
+        folder = None
+        if resume and out is not None:
+            folder = RunFolder.find(out, resolved.name, stem(label, resolved))
+        if folder is not None:
+            resolved, plan, notes = builder.plan(_settled(resolved, folder), algorithm)
         listener = started(label, resolved, plan.rounds) if started else None
-        runs.append(execute(resolved, plan, label=label, notes=notes, out=out, listener=listener))
+        execution = Execution(resolved, plan, label, notes, listener, watch)
+        runs.append(execution.resume(folder) if folder else execution.start(out))
     return runs
+
+
+def resume_all(
+    folders: Sequence[RunFolder], started: Started | None = None, watch: Watch | None = None
+) -> list[Run]:
+    """Bring runs to their end, each as the ``config.toml`` in its folder says."""
+    builder = Builder()
+    runs = []
+    for folder in folders:
+        label = folder.info()["label"]
+        experiment = parse(read(folder.config_file), str(folder.config_file))
+        resolved, plan, notes = builder.plan(experiment)
+        listener = started(label, resolved, plan.rounds) if started else None
+        runs.append(Execution(resolved, plan, label, notes, listener, watch).resume(folder))
+    return runs
+
+
+def _settled(experiment: Experiment, folder: RunFolder) -> Experiment:
+    """The experiment with what a timer chose when it began: another choice, other roundings."""
+    table = read(folder.config_file).get("engine", {})
+    engine = parse({"engine": table}, str(folder.config_file)).engine
+    return experiment.model_copy(update={"engine": engine})
 
 
 def grid(
@@ -137,6 +184,7 @@ def sweep(
     seeds: Sequence[int] = (0,),
     name: str = "sweep",
     out: str | Path | None = None,
+    resume: bool = False,
     **sections: Mapping[str, Any],
 ) -> Comparison:
     """Every combination of ``axes`` for every seed.
@@ -153,7 +201,8 @@ def sweep(
     parts, raw = describe_parts(data, test, owners, model, loss, sections)
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
     raw["algorithm"] = table_of(algorithm)
-    return Comparison(run_all(grid(raw, axes, seeds, "sweep"), parts, _path(out)))
+    experiments = grid(raw, axes, seeds, "sweep")
+    return Comparison(run_all(experiments, parts, _path(out, resume), resume=resume))
 
 
 def _runs(
@@ -161,7 +210,8 @@ def _runs(
     seeds: Sequence[int],
     raw: Mapping[str, Any],
     parts: Parts,
-    out: Path | None,
+    out: str | Path | None,
+    resume: bool,
 ) -> list[Run]:
     experiments = []
     for label, method in labelled(algorithms).items():
@@ -174,8 +224,10 @@ def _runs(
                 check_algorithm(own)
                 experiment = experiment.model_copy(update={"algorithm": describe(own)})
             experiments.append((label, experiment, own))
-    return run_all(experiments, parts, out)
+    return run_all(experiments, parts, _path(out, resume), resume=resume)
 
 
-def _path(out: str | Path | None) -> Path | None:
+def _path(out: str | Path | None, resume: bool) -> Path | None:
+    if resume and out is None:
+        raise FednagError("resume: there is no folder to look in; give out, e.g. out='runs'")
     return None if out is None else Path(out)

@@ -144,13 +144,10 @@ def dataset(
         if lowest < 0 or y.dim() != 1:
             raise FednagError("data: integer targets are classes: one a sample, numbered from 0")
         classes = 1 + max([int(y.max()), *([int(test_y.max())] if len(test_y) else [])])
-    for what, values in (("x", x), ("y", y), ("test x", test_x), ("test y", test_y)):
-        wrong = ~values.isfinite().reshape(len(values), -1).all(1) if len(values) else values
-        if len(values) and bool(wrong.any()):
-            row = int(wrong.nonzero()[0])
-            raise FednagError(f"data: {what} has a number that is not finite in row {row}; mend it")
     kept = None if owners is None else torch.as_tensor(owners).long()
-    return Dataset(name, x, y, test_x, test_y, classes, owners=kept)
+    found = Dataset(name, x, y, test_x, test_y, classes, owners=kept)
+    found.check()
+    return found
 
 
 def with_short(

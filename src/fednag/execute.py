@@ -5,20 +5,29 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import nn
 
+from fednag import checkpoint
 from fednag.config import Experiment
 from fednag.errors import FednagError
-from fednag.records import Record, RunFolder, write_atomically
+from fednag.interrupts import Interrupted, Watch
+from fednag.records import OVER, Record, RunFolder, write_atomically
 from fednag.results import Run
 from fednag.simulate.run import Plan, State, simulate
+from fednag.vectors import Vectors
 
 Listener = Callable[[State], None]
 """Called before training and after every round."""
@@ -26,103 +35,214 @@ Listener = Callable[[State], None]
 RECORDED_VERSIONS = ("fednag", "torch", "numpy", "scikit-learn", "safetensors")
 
 
-def execute(
-    experiment: Experiment,
-    plan: Plan,
-    *,
-    label: str,
-    notes: list[str],
-    out: Path | None = None,
-    listener: Listener | None = None,
-) -> Run:
-    """Run ``plan``; with ``out``, write its folder ``out/<name>/<id>`` as it goes."""
-    folder = None
-    if out is not None:
-        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-")
-        folder = RunFolder.create(out, experiment.name, f"{safe}-{experiment.key}")
-    try:
-        return _execute(experiment, plan, label, notes, folder, listener)
-    except OSError as error:
-        where = folder.path if folder else "the run"
-        raise FednagError(
-            f"{where}: cannot write there ({error.strerror or error}); free some space or choose "
-            "another folder with --out"
-        ) from error
+def stem(label: str, experiment: Experiment) -> str:
+    """What a run's folder is called, but for a number where several are called so."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-")
+    return f"{safe}-{experiment.key}"
 
 
-def _execute(
-    experiment: Experiment,
-    plan: Plan,
-    label: str,
-    notes: list[str],
-    folder: RunFolder | None,
-    listener: Listener | None,
-) -> Run:
-    about = _about(experiment, plan, label, notes)
-    if folder:
-        write_atomically(folder.config_file, experiment.toml())
-        folder.records_file.touch()
-        folder.write_info({"status": "running", **about})
-    records: list[Record] = []
-    state = None
-    try:
-        for state in simulate(plan):
-            if state.record is not None:
-                records.append(state.record)
-                if folder:
-                    folder.append(state.record)
-            if listener:
-                listener(state)
-    except BaseException:
+@dataclass
+class Execution:
+    """A plan and those who follow it."""
+
+    experiment: Experiment
+    plan: Plan
+    label: str
+    notes: list[str] = field(default_factory=list)
+    listener: Listener | None = None
+    watch: Watch | None = None
+
+    def start(self, out: Path | None = None) -> Run:
+        """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``."""
+        if out is None:
+            return self._train(None, [], None)
+        folder = RunFolder.create(out, self.experiment.name, stem(self.label, self.experiment))
+        with folder.locked(), _writing(folder):
+            write_atomically(folder.config_file, self.experiment.toml())
+            folder.records_file.touch()
+            folder.write_info({"status": "running", **self._about})
+            return self._train(folder, [], None)
+
+    def resume(self, folder: RunFolder) -> Run:
+        """Go on where the run in ``folder`` was last saved; if it is over, read what it found."""
+        with folder.locked(), _writing(folder):
+            info = folder.info()
+            if info.get("exact_key") != self.experiment.exact_key:
+                raise FednagError(
+                    f"{folder.config_file}: it is not what the run began with; restore it, or "
+                    "start a new run"
+                )
+            if info.get("status") in OVER:
+                return self._finished(folder, info)
+            saved, unusable = checkpoint.newest(folder, self.plan, self._identity)
+            self.notes += checkpoint.set_aside(unusable)
+            if saved:
+                self.notes += _other_versions(saved.versions)
+            folder.records_file.touch()
+            records = folder.back_to(saved.mark if saved else None)
+            self._about["started"] = info.get("started")
+            folder.write_info({"status": "running", **self._about})
+            return self._train(folder, records, saved.state if saved else None)
+
+    def _train(self, folder: RunFolder | None, records: list[Record], resumed: State | None) -> Run:
+        state = None
+        saved = time.monotonic()
+        try:
+            for state in simulate(self.plan, resumed):
+                if state.record is not None:
+                    records.append(state.record)
+                    if folder:
+                        folder.append(state.record)
+                if self.listener:
+                    self.listener(state)
+                if folder and state.ended is None:
+                    asked = self.watch.number if self.watch else None
+                    if asked is not None or self._is_due(state, saved):
+                        self._save(folder, state, len(records))
+                        saved = time.monotonic()
+                    if asked is not None:
+                        raise self._interrupted(asked, folder, state)
+        except BaseException:
+            if folder:
+                with suppress(OSError):  # a full disk must not hide what happened
+                    folder.write_info({"status": "interrupted", **self._about})
+            raise
+        assert state is not None
+        return self._end(folder, state, records)
+
+    def _end(self, folder: RunFolder | None, state: State, records: list[Record]) -> Run:
+        problem = self.plan.problem
+        final = problem.module_at(state.server.w)
+        best = problem.module_at(state.best.w) if state.best else final
         if folder:
-            folder.write_info({"status": "interrupted", **about})
-        raise
-    assert state is not None
-    final = plan.problem.module_at(state.server.w)
-    best = plan.problem.module_at(state.best.w) if state.best else final
-    if folder:
-        save_model(final, folder.path / "final.safetensors")
-        save_model(best, folder.path / "best.safetensors")
-        status = "diverged" if state.diverged else "finished"
-        found = {}
-        if state.best:
-            found = {"best_iteration": state.best.iteration, "best_loss": state.best.loss}
-        folder.write_info({"status": status, "ended": state.ended, **found, **about})
-    return Run(
-        label=label,
-        experiment=experiment,
-        records=records,
-        best=best,
-        final=final,
-        ended=state.ended or "finished",
-        diverged=state.diverged,
-        folder=folder.path if folder else None,
-        notes=notes,
-    )
+            save_model(final, folder.path / "final.safetensors")
+            save_model(best, folder.path / "best.safetensors")
+            status = "diverged" if state.diverged else "finished"
+            found: dict[str, Any] = {}
+            if state.best:
+                found = {"best_iteration": state.best.iteration, "best_loss": state.best.loss}
+            folder.write_info({"status": status, "ended": state.ended, **found, **self._about})
+            checkpoint.remove(folder)
+        return self._run(folder, records, best, final, state.ended or "finished", state.diverged)
+
+    def _finished(self, folder: RunFolder, info: dict[str, Any]) -> Run:
+        checkpoint.remove(folder)  # in case it ended before they could be
+        best, final = (
+            load_model(self.plan.problem.module_at(self.plan.problem.initial), folder.path / name)
+            for name in ("best.safetensors", "final.safetensors")
+        )
+        records = folder.records()
+        ended, diverged = str(info.get("ended")), info["status"] == "diverged"
+        if self.listener and records:
+            self.listener(_last(self.plan, records[-1], ended, diverged))
+        return self._run(folder, records, best, final, ended, diverged)
+
+    def _run(
+        self,
+        folder: RunFolder | None,
+        records: list[Record],
+        best: nn.Module,
+        final: nn.Module,
+        ended: str,
+        diverged: bool,
+    ) -> Run:
+        if records and records[-1].refusals:
+            named = sorted({worker for record in records for worker in record.refused})
+            whose = f"worker {named[0]}" if len(named) == 1 else f"{len(named)} workers"
+            count = records[-1].refusals
+            self.notes.append(f"{count} updates of {whose} were refused: they were not finite")
+        path = folder.path if folder else None
+        return Run(
+            self.label, self.experiment, records, best, final, ended, diverged, path, self.notes
+        )
+
+    def _is_due(self, state: State, saved: float) -> bool:
+        every = self.experiment.checkpoint
+        by_rounds = every.rounds > 0 and state.round > 0 and state.round % every.rounds == 0
+        return by_rounds or (every.seconds > 0 and time.monotonic() - saved >= every.seconds)
+
+    def _save(self, folder: RunFolder, state: State, records: int) -> None:
+        checkpoint.write(folder, state, records, self._identity, self._about["versions"])
+
+    def _interrupted(self, number: int, folder: RunFolder, state: State) -> Interrupted:
+        return Interrupted(
+            number,
+            f"interrupted after round {state.round} of {self.plan.rounds} and saved; go on with "
+            f"`fednag resume {folder.path}`",
+        )
+
+    @cached_property
+    def _identity(self) -> str:
+        return checkpoint.identity(self.plan, self.experiment.exact_key)
+
+    @cached_property
+    def _about(self) -> dict[str, Any]:
+        return {
+            "label": self.label,
+            "seed": self.experiment.seed,
+            "key": self.experiment.key,
+            "exact_key": self.experiment.exact_key,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "parameters": len(self.plan.problem.initial),
+            "workers": len(self.plan.owned),
+            "samples": int(sum(len(o) for o in self.plan.owned)),
+            "notes": list(self.notes),
+            "versions": {name: version(name) for name in RECORDED_VERSIONS},
+            "python": sys.version.split()[0],
+            "platform": platform.platform(),
+        }
 
 
 def save_model(module: nn.Module, path: Path) -> None:
     """A module's state as safetensors: ``module.load_state_dict(load_file(path))`` reads it."""
-    temporary = path.with_name(path.name + ".tmp")
     # Cloned, because safetensors refuses tensors that share memory, as tied weights do.
     state = {
         name: value.detach().clone().contiguous() for name, value in module.state_dict().items()
     }
-    save_file(state, str(temporary))
-    temporary.replace(path)
+    write_atomically(path, save(state))
 
 
-def _about(experiment: Experiment, plan: Plan, label: str, notes: list[str]) -> dict[str, Any]:
-    return {
-        "label": label,
-        "seed": experiment.seed,
-        "key": experiment.key,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "parameters": len(plan.problem.initial),
-        "workers": len(plan.owned),
-        "samples": int(sum(len(o) for o in plan.owned)),
-        "notes": notes,
-        "versions": {name: version(name) for name in RECORDED_VERSIONS},
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-    }
+def load_model(module: nn.Module, path: Path) -> nn.Module:
+    """The same module with the state that ``save_model`` wrote."""
+    try:
+        module.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise FednagError(
+            f"{path}: it is missing, damaged or of another model; restore it, or run again without "
+            "resuming"
+        ) from error
+    return module
+
+
+def _last(plan: Plan, record: Record, ended: str, diverged: bool) -> State:
+    """As much of a finished run's last state as its record tells."""
+    return State(
+        Vectors(),
+        Vectors(),
+        np.zeros(len(plan.owned), dtype=np.int64),
+        round=record.round,
+        iteration=record.iteration,
+        seconds=record.seconds,
+        record=record,
+        ended=ended,
+        diverged=diverged,
+    )
+
+
+@contextmanager
+def _writing(folder: RunFolder) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FednagError(
+            f"{folder.path}: cannot be written ({error.strerror or error}); free some space or "
+            f"allow writing, then go on with `fednag resume {folder.path}`"
+        ) from error
+
+
+def _other_versions(saved: dict[str, str]) -> list[str]:
+    now = {name: version(name) for name in RECORDED_VERSIONS}
+    differing = [f"{n} {saved[n]}, now {now[n]}" for n in now if saved.get(n, now[n]) != now[n]]
+    if not differing:
+        return []
+    return [f"it was saved with {', '.join(differing)}: what follows may differ by rounding"]

@@ -1,22 +1,30 @@
 """A run's records and its folder: all that tables and figures are made from.
 
 A run folder holds ``config.toml`` (everything needed to run it again), ``records.jsonl`` (one line
-per evaluation, written as it happens), ``run.json`` (status, versions), and the models.
+per evaluation, written as it happens), ``run.json`` (status, versions), the models, and until the
+run is over its checkpoints. Whoever writes in it holds its lock.
 """
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from fednag.errors import FednagError
 
-WHOLE = ("iteration", "round", "bytes_up", "bytes_down", "participants")
+WHOLE = ("iteration", "round", "bytes_up", "bytes_down", "participants", "refusals")
+LISTS = ("worker_losses", "refused")
+OVER = ("finished", "diverged")  # what run.json says of a run with nothing left to do
 MAY_BE_NONE = ("loss", "accuracy", "train_accuracy")
 
 
@@ -34,19 +42,52 @@ class Record:
     seconds: float
     participants: int  # workers who took part in this round
     worker_losses: tuple[float, ...] | None = None
+    refusals: int = 0  # updates refused since the start of the run, for they were not finite
+    refused: tuple[int, ...] = ()  # whose, since the record before this one
 
     def as_json(self) -> str:
-        fields = {key: value for key, value in asdict(self).items() if key != "worker_losses"}
-        if self.worker_losses is not None:
-            fields["worker_losses"] = list(self.worker_losses)
+        fields = asdict(self)
+        if self.worker_losses is None:
+            del fields["worker_losses"]
+        if not self.refusals:
+            del fields["refusals"], fields["refused"]
         return json.dumps(fields, allow_nan=False)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """The whole text or nothing: written beside ``path``, then renamed onto it."""
+@dataclass(frozen=True)
+class Mark:
+    """How far a run's records had come: enough to find that place again, and to know it."""
+
+    records: int
+    size: int
+    digest: str
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """All of it or nothing, even when the power fails: written beside ``path``, then renamed."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have the system put a file, or a folder's list of files, on the disk itself."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows does not open folders
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @dataclass(frozen=True)
@@ -66,6 +107,10 @@ class RunFolder:
     @property
     def info_file(self) -> Path:
         return self.path / "run.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
 
     @classmethod
     def create(cls, root: Path, name: str, label: str) -> RunFolder:
@@ -87,9 +132,56 @@ class RunFolder:
             ) from error
         raise FednagError(f"{parent}: too many runs named {label}; remove some")
 
+    @classmethod
+    def find(cls, root: Path, name: str, label: str) -> RunFolder | None:
+        """The newest folder that ``create`` made with the same words, if there is one."""
+        numbered = {1: root / name / label}
+        for path in (root / name).glob(f"{glob.escape(label)}-*"):
+            number = path.name.removeprefix(f"{label}-")
+            if number.isascii() and number.isdecimal():
+                numbered[int(number)] = path
+        runs = [numbered[n] for n in sorted(numbered) if (numbered[n] / "run.json").is_file()]
+        return cls(runs[-1]) if runs else None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """For as long as this process writes there; ends with the process, however that ends."""
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise FednagError(
+                f"{self.path}: another process is writing this run; wait for it, or stop it"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
     def append(self, record: Record) -> None:
         with self.records_file.open("a", encoding="utf-8") as file:
             file.write(record.as_json() + "\n")
+
+    def mark(self, records: int) -> Mark:
+        """The place after the last of this many records, safely on the disk."""
+        sync(self.records_file)
+        content = self.records_file.read_bytes()
+        return Mark(records, len(content), hashlib.sha256(content).hexdigest())
+
+    def agrees(self, mark: Mark) -> bool:
+        """Whether the records up to the mark are those that were marked."""
+        try:
+            with self.records_file.open("rb") as file:
+                content = file.read(mark.size)
+        except OSError:
+            return False
+        return hashlib.sha256(content).hexdigest() == mark.digest
+
+    def back_to(self, mark: Mark | None) -> list[Record]:
+        """Drop what was recorded after the mark; it will be recorded again. Returns the rest."""
+        with self.records_file.open("ab") as file:
+            file.truncate(mark.size if mark else 0)
+        return self.records()
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         write_atomically(self.info_file, json.dumps(info, indent=2) + "\n")
@@ -123,12 +215,16 @@ class RunFolder:
     def _parse(self, line: str, number: int) -> Record:
         try:
             fields = json.loads(line)
-            losses = fields.pop("worker_losses", None)
+            lists = {key: fields.pop(key) for key in LISTS if key in fields}
             for key, given in fields.items():
                 absent = given is None and key in MAY_BE_NONE
                 if not absent and not _is_number(given, key in WHOLE):
                     raise ValueError(f"{key} is {given!r}")
-            return Record(**fields, worker_losses=None if losses is None else tuple(losses))
+            for key, given in lists.items():
+                if not all(_is_number(part, key == "refused") for part in given):
+                    raise ValueError(f"{key} is {given!r}")
+            fields |= {key: tuple(given) for key, given in lists.items()}
+            return Record(**fields)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise FednagError(
                 f"{self.records_file}: line {number} is not a record ({error}); restore the file"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from fednag.cli.common import Out, console, output
+from fednag.cli.common import Out, console
 from fednag.cli.data import data_app
+from fednag.cli.running import given_seeds, report, run_and_report
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
     from fednag.algorithm import Algorithm
     from fednag.config import Experiment
-    from fednag.results import Run
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,6 +37,9 @@ Set = Annotated[
     list[str], typer.Option("--set", help="Change a field: section.key=value (repeatable).")
 ]
 Seeds = Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2; the file's own when left out.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with runs that are in --out; skip finished ones.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 
 
@@ -63,6 +65,7 @@ def compare(
     seeds: Seeds = "",
     set_: Set = [],  # noqa: B006
     out: Out = Path("runs"),
+    resume: Resume = False,
     quiet: Quiet = False,
 ) -> None:
     """Train several methods on the same problem: ranked table and chart.
@@ -81,7 +84,7 @@ def compare(
         raise FednagError(f"{source}: no methods to compare; give --algorithms fednag,fedavg")
     experiments: list[tuple[str, Experiment, Algorithm | None]] = []
     for label, table in chosen:
-        for seed in _seeds(seeds, table.get("seed", 0)):
+        for seed in given_seeds(seeds, table.get("seed", 0)):
             experiments.append((label, parse({**table, "seed": seed}, source), None))
     used = {key for _, table in chosen for key in table["algorithm"]}
     remarks = [
@@ -89,7 +92,7 @@ def compare(
         for key in raw.get("algorithm", {})
         if key not in used
     ]
-    _run_and_report(experiments, out, quiet, chart="comparison", remarks=remarks)
+    run_and_report(experiments, out, resume, quiet, chart="comparison", remarks=remarks)
 
 
 @app.command()
@@ -97,6 +100,7 @@ def run(
     experiment: Annotated[Path, typer.Argument(help="TOML file describing the run.")],
     set_: Set = [],  # noqa: B006
     out: Out = Path("runs"),
+    resume: Resume = False,
     quiet: Quiet = False,
 ) -> None:
     """Train one method as an experiment file says.
@@ -110,8 +114,36 @@ def run(
     listed = raw.pop("algorithms", None)
     parsed = parse(raw, str(experiment))
     remark = f"ran {parsed.label} alone; for the file's `algorithms` use `fednag compare`"
-    _run_and_report(
-        [(parsed.label, parsed, None)], out, quiet, chart=None, remarks=[remark] if listed else []
+    run_and_report(
+        [(parsed.label, parsed, None)],
+        out,
+        resume,
+        quiet,
+        chart=None,
+        remarks=[remark] if listed else [],
+    )
+
+
+@app.command(name="resume")
+def resume_runs(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
+    quiet: Quiet = False,
+) -> None:
+    """Bring interrupted runs to their end, as if they had never stopped.
+
+    Example: fednag resume runs/digits
+    """
+    from fednag.api import resume_all
+    from fednag.records import find_runs
+
+    folders = find_runs(runs)
+    labels = [folder.info()["label"] for folder in folders]
+    report(
+        labels,
+        lambda started, watch: resume_all(folders, started, watch),
+        quiet,
+        chart=None if len(folders) == 1 else "comparison",
+        again="",
     )
 
 
@@ -125,6 +157,7 @@ def sweep(
     seeds: Seeds = "",
     set_: Set = [],  # noqa: B006
     out: Out = Path("runs"),
+    resume: Resume = False,
     quiet: Quiet = False,
 ) -> None:
     """Run every combination of some fields' values, for every seed: mean and spread.
@@ -144,8 +177,8 @@ def sweep(
             raise FednagError(f"--grid {field}: write different values between commas, e.g. 5,10")
         if field in changes:
             raise FednagError(f"--set {field}: --grid {field} replaces it; leave one out")
-    experiments = api.grid(raw, axes, _seeds(seeds, raw.get("seed", 0)), str(experiment))
-    _run_and_report(experiments, out, quiet, chart="sweep")
+    experiments = api.grid(raw, axes, given_seeds(seeds, raw.get("seed", 0)), str(experiment))
+    run_and_report(experiments, out, resume, quiet, chart="sweep")
 
 
 @app.command()
@@ -220,50 +253,10 @@ def main() -> None:
             _fail(f"{' '.join(sentence.split())} (see `{command} --help`)")
         sys.exit(2)
     if code == 130:  # what typer makes of Ctrl-C
-        print("fednag: interrupted; what was recorded is kept", file=sys.stderr)
+        print("fednag: interrupted; what was saved is kept", file=sys.stderr)
     sys.exit(code or 0)
 
 
 def _fail(sentence: str) -> NoReturn:
     print(f"fednag: {sentence}", file=sys.stderr)
     sys.exit(2)
-
-
-def _run_and_report(
-    experiments: list[tuple[str, Experiment, Algorithm | None]],
-    out: Path,
-    quiet: bool,
-    chart: str | None,
-    remarks: Sequence[str] = (),
-) -> None:
-    from fednag.api import run_all
-    from fednag.report.charts import curves_chart, save
-    from fednag.report.tables import ranked
-    from fednag.terminal import RunsProgress, notes, paths, ranking
-
-    terminal = console()
-    output(out)
-    labels = [label for label, _, _ in experiments]
-    with RunsProgress(terminal, labels, quiet) as progress:
-        runs: list[Run] = run_all(experiments, out=out, started=progress.started)
-    curves = [run.curve for run in runs]
-    terminal.print(
-        ranking(ranked(curves), "best first, by final accuracy" if len(runs) > 1 else "result")
-    )
-    notes(terminal, [*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)])
-    written = [run.folder for run in runs if run.folder]
-    stem = written[0] / "curves" if chart is None else written[0].parent / chart
-    written += save(curves_chart(curves), stem)
-    paths(terminal, written)
-
-
-def _seeds(text: str, otherwise: int) -> list[int]:
-    if not text:
-        return [otherwise]
-    try:
-        seeds = [int(part) for part in text.split(",")]
-    except ValueError:
-        seeds = []
-    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= s < 2**31 for s in seeds):
-        raise FednagError(f"--seeds {text}: write different whole numbers from 0 up, e.g. 0,1,2")
-    return seeds

@@ -78,6 +78,11 @@ class Stop(Section):
     seconds: float | None = Field(None, gt=0)
 
 
+class Checkpoint(Section):
+    rounds: CountOrZero = 0
+    seconds: float = Field(30.0, ge=0)
+
+
 class Engine(Section):
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
@@ -111,6 +116,7 @@ class Experiment(Section):
     evaluation: Evaluation = Evaluation()
     stop: Stop = Stop()
     engine: Engine = Engine()
+    checkpoint: Checkpoint = Checkpoint()
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
@@ -135,10 +141,18 @@ class Experiment(Section):
     @property
     def key(self) -> str:
         """A short hash of all that decides the run's numbers, up to rounding."""
+        return self._hash({"threads", "chunk"})[:8]
+
+    @property
+    def exact_key(self) -> str:
+        """A hash of all that decides the run's numbers to the last bit."""
+        return self._hash({"threads"})
+
+    def _hash(self, idle: set[str]) -> str:
         content = self.model_dump(
-            exclude={"name": True, "engine": {"threads", "chunk"}}, mode="json"
+            exclude={"name": True, "checkpoint": True, "engine": idle}, mode="json"
         )
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
     def label(self) -> str:

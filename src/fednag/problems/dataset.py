@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fednag.errors import FednagError
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -24,3 +26,19 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
         return tuple(self.x.shape[1:])
+
+    def check(self) -> None:
+        """Raise a sentence on what no training can mend: numbers that are none, wrong labels."""
+        parts = {"x": self.x, "y": self.y, "test x": self.test_x, "test y": self.test_y}
+        for what, values in parts.items():
+            wrong = None
+            if values.is_floating_point():
+                if len(values) and not bool(values.isfinite().all()):
+                    wrong = ~values.isfinite().reshape(len(values), -1).all(1)
+                    why = "a number that is not finite"
+            elif what.endswith("y") and self.classes is not None:
+                wrong = (values < 0) | (values >= self.classes)
+                why = f"a label that is not from 0 to {self.classes - 1}"
+            if wrong is not None and bool(wrong.any()):
+                row = int(wrong.nonzero()[0])
+                raise FednagError(f"data: {what} has {why} in row {row}; mend it")

@@ -47,6 +47,7 @@ class Problem:
         dtype: torch.dtype = torch.float32,
         standardise: bool = False,
     ) -> None:
+        dataset.check()
         self.dataset = dataset
         self.device, self.dtype = torch.device(device), dtype
         self.module = copy.deepcopy(module).to(self.device, dtype).train()
@@ -130,7 +131,9 @@ class Problem:
         x, y = self.features(self.x[:2]), self.y[:2]
         try:
             with torch.no_grad():
-                losses = self.loss(self.module(x), y)
+                output = self.module(x)
+                scores = output.shape[-1] if output.dim() else 0
+                losses = self.loss(output, y)
         except Exception as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
             raise FednagError(
@@ -141,6 +144,11 @@ class Problem:
             raise FednagError(
                 f"loss: it must return one value per sample, shape ({len(y)},), but returned shape "
                 f"{tuple(losses.shape)}; use reduction='none'"
+            )
+        if scores < (self.dataset.classes or 0):
+            raise FednagError(
+                f"model: it gives {scores} scores a sample, and the data have labels up to "
+                f"{(self.dataset.classes or 0) - 1}; give it {self.dataset.classes} outputs"
             )
         for name, buffer in self.module.named_buffers():
             if not torch.equal(buffer, before[name]):

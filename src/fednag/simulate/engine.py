@@ -7,9 +7,11 @@ may change it, and only by rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fednag.algorithm import Algorithm, Grad, local_round
@@ -19,8 +21,26 @@ from fednag.simulate.steps import MiniBatch, RecordedStep
 from fednag.simulate.threads import Workforce
 from fednag.vectors import Vector, Vectors
 
+Mask = NDArray[np.bool_]
+
 EVALUATION_BLOCK = 500  # samples a task; fixed, so that results do not depend on threads
 GRADIENT_BLOCK = 256  # samples of each worker a task takes at a time for a full gradient
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """What came up from some workers: sums weighted by data size, later their mean.
+
+    Updates that are not finite would spoil everyone's, so they are left out.
+    """
+
+    vectors: Vectors
+    size: int  # samples of the workers that are in it
+    refused: tuple[int, ...]  # the workers that are not
+
+    def __add__(self, other: Gathered) -> Gathered:
+        vectors = self.vectors.map_with(other.vectors, torch.add)
+        return Gathered(vectors, self.size + other.size, self.refused + other.refused)
 
 
 class Engine:
@@ -39,7 +59,7 @@ class Engine:
         self.problem, self.algorithm, self.schedule = problem, algorithm, schedule
         self.owned = owned
         self.chunk = chunk
-        self.memories = Memories(algorithm.memory(problem.initial), len(owned))
+        self.memories = Memories.fresh(algorithm.memory(problem.initial), len(owned))
         # The mean over many workers keeps more digits than the vectors themselves.
         self._wide = torch.float32 if problem.device.type == "mps" else torch.float64
         self._step = RecordedStep(algorithm, problem)
@@ -52,33 +72,36 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self._workforce.__exit__()
 
-    def probe(self, w: Vector, workers: Indexes) -> Vector:
-        """The mean full gradient at ``w`` over these workers, weighted by data size."""
+    def probe(self, w: Vector, workers: Indexes) -> Gathered:
+        """The mean full gradient ``g`` at ``w`` over these workers."""
 
-        def task(group: Indexes) -> Vectors:
-            return self._weighted(Vectors(g=self._full(group)(w)), group)
+        def task(group: Indexes) -> Gathered:
+            up = Vectors(g=self._full(group)(w))
+            return self._weighted(up, group, self._finite(group, up))
 
-        return self._mean(self._workforce.ordered(task, self._groups(workers)), workers).g
+        return self._mean(self._workforce.ordered(task, self._groups(workers)))
 
     def round(
         self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
-    ) -> Vectors:
-        """The weighted mean of what ``workers`` return after ``steps`` iterations each.
+    ) -> Gathered:
+        """The mean of what ``workers`` return after ``steps`` iterations each.
 
-        ``starts`` holds, for every worker of the run, the iterations it has done before.
+        ``starts`` holds, for every worker of the run, the iterations it has done before. A worker
+        whose update is refused keeps the memory it had.
         """
         sent = server.pick(self.algorithm.down)
 
-        def task(group: Indexes) -> Vectors:
+        def task(group: Indexes) -> Gathered:
             if self.problem.gradients.eager is not None:
                 torch.manual_seed(_key(self.schedule.seed, EAGER, number, int(group[0])))
             grads = self._grads(group, starts, steps)
             mine = self.memories.read(group)
             up, kept = local_round(self.algorithm, sent, mine, grads, self._full(group), self._step)
-            self.memories.write(group, kept)
-            return self._weighted(up, group)
+            finite = self._finite(group, up, kept)
+            self.memories.write(group, kept, finite)
+            return self._weighted(up, group, finite)
 
-        return self._mean(self._workforce.ordered(task, self._groups(workers)), workers)
+        return self._mean(self._workforce.ordered(task, self._groups(workers)))
 
     def evaluate(self, w: Vector, x: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and hit (1 or 0) of each sample in ``index``, at ``w``."""
@@ -92,18 +115,30 @@ class Engine:
     def _groups(self, workers: Indexes) -> list[Indexes]:
         return [workers[i : i + self.chunk] for i in range(0, len(workers), self.chunk)]
 
-    def _weighted(self, up: Vectors, group: Indexes) -> Vectors:
-        """The sum of D_i times each worker's vectors."""
-        sizes = self._tensor(self.schedule.sizes[group]).to(self._wide)
-        rows = (len(group), len(self.problem.initial))
-        return up.map(lambda vector: sizes @ vector.expand(rows).to(self._wide))
+    def _finite(self, group: Indexes, *bags: Vectors) -> Mask:
+        """For each worker of a group, whether all its vectors are finite."""
+        found = np.ones(len(group), dtype=bool)
+        for vector in (vector for bag in bags for vector in bag.values()):
+            # Most are: looking at all workers at once is the faster way to see it.
+            if not bool(vector.isfinite().all()):
+                found &= vector.isfinite().all(-1).cpu().numpy()
+        return found
 
-    def _mean(self, sums: Iterator[Vectors], workers: Indexes) -> Vectors:
-        total = next(sums)
-        for part in sums:
-            total = total.map_with(part, torch.add)
-        size = int(self.schedule.sizes[workers].sum())
-        return total.map(lambda vector: (vector / size).to(self.problem.dtype))
+    def _weighted(self, up: Vectors, group: Indexes, finite: Mask) -> Gathered:
+        """The sum of D_i times each worker's vectors, for those that are finite."""
+        held = self.schedule.sizes[group][finite]
+        sizes = self._tensor(held).to(self._wide)
+        rows = (len(group), len(self.problem.initial))
+        sums = up.map(lambda vector: sizes @ _rows(vector.expand(rows), finite).to(self._wide))
+        return Gathered(sums, int(held.sum()), tuple(int(i) for i in group[~finite]))
+
+    def _mean(self, parts: Iterator[Gathered]) -> Gathered:
+        total = next(parts)
+        for part in parts:
+            total = total + part
+        size = max(total.size, 1)
+        mean = total.vectors.map(lambda vector: (vector / size).to(self.problem.dtype))
+        return Gathered(mean, total.size, total.refused)
 
     def _grads(self, group: Indexes, starts: Indexes, steps: int) -> Iterator[Grad]:
         """Each iteration's mini-batch gradient; a batch is gathered when its turn comes."""
@@ -153,15 +188,24 @@ class Engine:
 class Memories:
     """What workers keep between rounds, a row each; takes no room where they keep nothing."""
 
-    def __init__(self, first: Vectors, workers: int) -> None:
-        self.rows = first.map(lambda vector: vector.repeat(workers, 1))
+    def __init__(self, rows: Vectors) -> None:
+        self.rows = rows
+
+    @classmethod
+    def fresh(cls, first: Vectors, workers: int) -> Memories:
+        return cls(first.map(lambda vector: vector.repeat(workers, 1)))
 
     def read(self, group: Indexes) -> Vectors:
         return self.rows.map(lambda rows: rows[torch.from_numpy(group).to(rows.device)])
 
-    def write(self, group: Indexes, kept: Vectors) -> None:
+    def write(self, group: Indexes, kept: Vectors, finite: Mask) -> None:
         for name, rows in self.rows.items():
-            rows[torch.from_numpy(group).to(rows.device)] = kept[name]
+            where = torch.from_numpy(group[finite]).to(rows.device)
+            rows[where] = _rows(kept[name].expand(len(group), -1), finite)
+
+
+def _rows(vector: Vector, wanted: Mask) -> Vector:
+    return vector if wanted.all() else vector[torch.from_numpy(wanted).to(vector.device)]
 
 
 def _key(*parts: int) -> int:

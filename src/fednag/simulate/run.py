@@ -15,10 +15,11 @@ from fednag.algorithm import Algorithm, payload, server_round
 from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
 from fednag.records import Record
-from fednag.simulate.engine import Engine
+from fednag.simulate.engine import Engine, Memories
 from fednag.simulate.schedule import SAMPLE, Indexes, Schedule
 from fednag.vectors import Vector, Vectors
 
+MOST_NAMED = 100  # refused workers in a record; all are counted
 BLOWN_UP = 100  # a loss this many times the first one does not come back to anything useful
 
 
@@ -65,23 +66,30 @@ class Best:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where a run stands after a round. With the workers' memories it is all a run remembers."""
+    """Where a run stands after a round: all that it remembers."""
 
     server: Vectors
+    memories: Vectors  # a row a worker; the next round writes in them
     starts: Indexes  # iterations each worker has done
     round: int = 0
     iteration: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float = 0.0
+    first_loss: float = float("inf")
+    refusals: int = 0
+    refused: tuple[int, ...] = ()  # since the last record
     best: Best | None = None
     record: Record | None = None  # of this round, if it was evaluated
     ended: str | None = None  # why the run is over
     diverged: bool = False
 
 
-def simulate(plan: Plan) -> Iterator[State]:
-    """Run a plan; yields the state before training and after every round."""
+def simulate(plan: Plan, resumed: State | None = None) -> Iterator[State]:
+    """Run a plan; yields the state before training and after every round.
+
+    From the state of an earlier run it goes on as that one would have, to the bit.
+    """
     owned = plan.owned
     schedule = Schedule(plan.seed, [len(o) for o in owned], plan.batch, plan.per_round)
     engine = Engine(
@@ -89,7 +97,7 @@ def simulate(plan: Plan) -> Iterator[State]:
     )
     with engine:
         loop = _Loop(plan, engine, schedule)
-        state = loop.start()
+        state = loop.start() if resumed is None else loop.restart(resumed)
         yield state
         while state.ended is None:
             state = loop.advance(state)
@@ -103,46 +111,66 @@ class _Loop:
         self.train_index = self._evaluated(np.sort(np.concatenate(engine.owned)))
         self.test_index = torch.arange(len(plan.problem.test_x), device=plan.problem.device)
         self.began = time.monotonic()
-        self.first_loss = float("inf")
 
     def start(self) -> State:
         plan = self.plan
         server = plan.algorithm.init(plan.problem.initial)
-        state = State(server, starts=np.zeros(len(self.engine.owned), dtype=np.int64))
-        state = self._measure(state, participants=0)
+        starts = np.zeros(len(self.engine.owned), dtype=np.int64)
+        state = self._measure(State(server, self.engine.memories.rows, starts), participants=0)
         if state.record is not None and state.record.loss is not None:
-            self.first_loss = state.record.loss
+            state = replace(state, first_loss=state.record.loss)
         return self._ended(state)
+
+    def restart(self, state: State) -> State:
+        self.engine.memories = Memories(state.memories)
+        self.began -= state.seconds
+        return state
 
     def advance(self, state: State) -> State:
         """One round: the workers' halves, the server's half, an evaluation if it is due."""
-        plan, algorithm, number = self.plan, self.plan.algorithm, state.round + 1
+        plan, number = self.plan, state.round + 1
         steps = min(plan.tau, plan.iterations - state.iteration)
         workers = self.schedule.participants(number)
-        server = state.server
-        if algorithm.probes:
-            server = algorithm.probed(server, self.engine.probe(server.w, workers))
-        mean = self.engine.round(server, workers, state.starts, steps, number)
-        sizes = self.schedule.sizes
-        share = float(sizes[workers].sum() / sizes.sum())
+        server, refused = self._round(state, workers, steps, number)
         starts = state.starts.copy()
         starts[workers] += steps
         state = replace(
             state,
-            server=server_round(algorithm, server, mean, share),
+            server=server or state.server,
             starts=starts,
             round=number,
             iteration=state.iteration + steps,
             bytes_up=state.bytes_up + self.up * len(workers),
             bytes_down=state.bytes_down + self.down * len(workers),
             seconds=time.monotonic() - self.began,
+            refusals=state.refusals + len(refused),
+            refused=tuple(sorted({*(() if state.record else state.refused), *refused})),
             record=None,
+            diverged=server is None or not _finite(server),
         )
         last = state.iteration >= plan.iterations
         out_of_time = _reached(state.seconds, plan.stop_seconds)
-        if last or out_of_time or not _finite(state.server) or number % plan.evaluate_every == 0:
+        if last or out_of_time or state.diverged or number % plan.evaluate_every == 0:
             state = self._measure(state, len(workers))
         return self._ended(state)
+
+    def _round(
+        self, state: State, workers: Indexes, steps: int, number: int
+    ) -> tuple[Vectors | None, set[int]]:
+        """The server's new state, None if no update was finite; and whose updates were not."""
+        algorithm, server, refused = self.plan.algorithm, state.server, set[int]()
+        if algorithm.probes:
+            probe = self.engine.probe(server.w, workers)
+            refused.update(probe.refused)
+            if not probe.size:
+                return None, refused
+            server = algorithm.probed(server, probe.vectors.g)
+        found = self.engine.round(server, workers, state.starts, steps, number)
+        refused.update(found.refused)
+        if not found.size:
+            return None, refused
+        share = float(found.size / self.schedule.sizes.sum())
+        return server_round(algorithm, server, found.vectors, share), refused
 
     def _measure(self, state: State, participants: int) -> State:
         """Evaluate the server's model: a record, and w^f if it is the best so far."""
@@ -154,8 +182,8 @@ class _Loop:
         if classes and len(self.test_index):
             _, right = self.engine.evaluate(w, problem.test_x, problem.test_y, self.test_index)
             accuracy = float(right.mean())
-        blown_up = loss > BLOWN_UP * max(self.first_loss, 1e-3)
-        blown_up = blown_up or not np.isfinite(loss) or not _finite(state.server)
+        blown_up = state.diverged or loss > BLOWN_UP * max(state.first_loss, 1e-3)
+        blown_up = blown_up or not np.isfinite(loss)
         best = state.best
         if not blown_up and state.round and (best is None or loss < best.loss):
             best = Best(w, loss, state.iteration)
@@ -170,6 +198,8 @@ class _Loop:
             seconds=round(time.monotonic() - self.began, 4),
             participants=participants,
             worker_losses=self._worker_losses(w) if self.plan.per_worker and not blown_up else None,
+            refusals=state.refusals,
+            refused=state.refused[:MOST_NAMED],
         )
         return replace(state, record=record, best=best, diverged=blown_up)
 
