@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help run test lint bench install clean
+.PHONY: help run test lint bench soak install clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -20,6 +20,9 @@ lint: $(VENV)/.installed-test ## ruff and mypy --strict
 
 bench: $(VENV)/.installed ## measure speed against peers and floors (20 minutes, an idle machine)
 	@$(BIN)/python benchmarks/run.py
+
+soak: $(VENV)/.installed ## kill and resume runs for twenty minutes, and watch memory under load
+	@$(BIN)/python benchmarks/soak.py --seconds 1200
 
 install: $(VENV)/.installed ## only make .venv
 

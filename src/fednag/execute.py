@@ -57,15 +57,16 @@ class Execution:
         if out is None:
             return self._train(None, [], None)
         folder = RunFolder.create(out, self.experiment.name, stem(self.label, self.experiment))
-        with folder.locked(), _writing(folder):
+        with _writing(folder), folder.locked():
+            # Last the file that makes the folder a run: killed before it, there is none to resume.
             write_atomically(folder.config_file, self.experiment.toml())
-            folder.records_file.touch()
             folder.write_info({"status": "running", **self._about})
+            folder.records_file.touch()
             return self._train(folder, [], None)
 
     def resume(self, folder: RunFolder) -> Run:
         """Go on where the run in ``folder`` was last saved; if it is over, read what it found."""
-        with folder.locked(), _writing(folder):
+        with _writing(folder), folder.locked():
             info = folder.info()
             if info.get("exact_key") != self.experiment.exact_key:
                 raise FednagError(
