@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,16 @@ def problem() -> Problem:
     return Problem(load("digits"), nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
 
 
+@dataclass(frozen=True)
+class Alone(FedNAG):
+    elementwise = False
+
+
 def clock(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[tuple[int, int]]:
     """Replace the timer; returns the (chunk, threads) it is asked about."""
     asked: list[tuple[int, int]] = []
 
-    def time_per_worker(gradient: tuning.Fetched, chunk: int, width: int, threads: int) -> float:
+    def time_per_worker(iteration: tuning.Iteration, chunk: int, width: int, threads: int) -> float:
         asked.append((chunk, threads))
         return seconds[chunk]
 
@@ -55,7 +61,7 @@ def test_sizes_share_workers_evenly() -> None:
 
 def test_the_fastest_chunk_is_taken(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = clock(monkeypatch, {1: 9.0, 2: 5.0, 4: 3.0, 8: 2.0, 16: 2.5, 32: 2.4})
-    choice = choose(problem, 32, 8)
+    choice = choose(problem, FedNAG(), 32, 8)
     assert (choice.chunk, choice.threads, choice.notes) == (8, 2, ())
     assert asked == [(1, 2), (2, 2), (4, 2), (8, 2), (16, 2), (32, 1)]
     assert choice.seconds[16] == 2.5
@@ -63,36 +69,36 @@ def test_the_fastest_chunk_is_taken(problem: Problem, monkeypatch: pytest.Monkey
 
 def test_much_slower_ends_the_search(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = clock(monkeypatch, {1: 1.0, 2: 1.4})
-    assert choose(problem, 32, 8).chunk == 1
+    assert choose(problem, FedNAG(), 32, 8).chunk == 1
     assert asked == [(1, 2), (2, 2)]
 
 
 def test_of_equals_the_smaller(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, {1: 2.0, 2: 1.04, 4: 1.0, 8: 1.01, 16: 1.02, 32: 1.0})
-    assert choose(problem, 32, 8).chunk == 2
+    assert choose(problem, FedNAG(), 32, 8).chunk == 2
 
 
 def test_one_thread_must_be_clearly_faster(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 0.8})
-    assert choose(problem, 4, 8).chunk == 2
+    assert choose(problem, FedNAG(), 4, 8).chunk == 2
     clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 0.7})
-    assert choose(problem, 4, 8).chunk == 4
+    assert choose(problem, FedNAG(), 4, 8).chunk == 4
 
 
 def test_what_is_given_is_not_timed(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = clock(monkeypatch, {})
-    assert choose(problem, 32, 8, chunk=5).chunk == 5
-    assert choose(problem, 3, 8, chunk=5).chunk == 3
-    assert choose(problem, 32, 8, chunk=5, threads=7).threads == 7
-    assert choose(problem, 1, 8).chunk == 1
-    assert choose(problem, 32, 8, elementwise=False).chunk == 1
+    assert choose(problem, FedNAG(), 32, 8, chunk=5).chunk == 5
+    assert choose(problem, FedNAG(), 3, 8, chunk=5).chunk == 3
+    assert choose(problem, FedNAG(), 32, 8, chunk=5, threads=7).threads == 7
+    assert choose(problem, FedNAG(), 1, 8).chunk == 1
+    assert choose(problem, Alone(), 32, 8).chunk == 1
     assert asked == []
 
 
 def test_the_real_timer_times(problem: Problem) -> None:
-    choice = choose(problem, 8, 16, threads=2)
+    choice = choose(problem, FedNAG(), 8, 16, threads=2)
     assert choice.chunk in sizes(8, 2)
     assert all(0 < seconds < 1 for seconds in choice.seconds.values())
 

@@ -73,9 +73,9 @@ class Builder:
             ],
             lambda: choose(
                 problem,
+                algorithm,
                 per_round,
                 width,
-                elementwise=algorithm.elementwise,
                 chunk=engine.chunk,
                 threads=engine.threads,
             ),

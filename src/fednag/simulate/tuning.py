@@ -1,4 +1,4 @@
-"""How many workers to stack per task, found by timing a few gradients; and how many threads.
+"""How many workers to stack per task, found by timing a few local iterations; and how many threads.
 
 Stacking saves overhead, which is most of a small model's time; stacked convolutions become grouped
 ones, which are slower. What is best depends on the model, the batch and the machine. Threads are
@@ -15,16 +15,16 @@ from math import ceil
 import torch
 from torch import Tensor
 
+from fednag.algorithm import Algorithm
 from fednag.problems.problem import Problem
-from fednag.problems.tracing import Traced
+from fednag.simulate.steps import MiniBatch, RecordedStep
 from fednag.simulate.threads import Workforce
-from fednag.vectors import Vector
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
-STEPS, MOST_STEPS = 2, 20  # gradients in a row, as in a round; more of those that take but a
+STEPS, MOST_STEPS = 2, 20  # iterations in a row, as in a round; more of those that take but a
 MOMENT = 0.005  # moment (in seconds), so that handing out tasks does not count
 MOST_TIMES, ENOUGH = 6, 0.05  # timed twice at least; more often until so many seconds are spent
-PATIENCE = 0.6  # seconds for telling good chunks from better ones
+PATIENCE = 1.0  # seconds for telling good chunks from better ones
 NEARLY = 1.05  # times slower: as good, and the smaller chunk is taken
 CLEARLY = 1.3  # times slower: out of the running, and no larger chunk is tried
 STRIDE = 7919  # a prime: neighbours in a batch are far from each other
@@ -38,7 +38,7 @@ class Choice:
     threads: int
     notes: tuple[str, ...] = ()
     seconds: dict[int, float] = field(default_factory=dict)
-    """For every chunk tried, the seconds a worker's gradient takes."""
+    """For every chunk tried, the seconds a worker's iteration takes."""
 
 
 def cores() -> int:
@@ -50,10 +50,10 @@ def cores() -> int:
 
 def choose(
     problem: Problem,
+    algorithm: Algorithm,
     participants: int,
     width: int,
     *,
-    elementwise: bool = True,
     chunk: int = 0,
     threads: int = 0,
 ) -> Choice:
@@ -67,7 +67,7 @@ def choose(
         reason = problem.gradients.eager
         note = f"the model cannot be traced ({reason}): workers run one at a time, which is slower"
         return Choice(1, 1, (note,))
-    if participants == 1 or chunk == 1 or not elementwise:
+    if participants == 1 or chunk == 1 or not algorithm.elementwise:
         return Choice(1, most)
     if not _prepare(problem, chunk or 2, width):
         return Choice(1, most, ("the model cannot be stacked: each worker is computed alone",))
@@ -75,10 +75,10 @@ def choose(
         return Choice(min(chunk, participants), most)
     began = time.perf_counter()
     seconds: dict[int, float] = {}
-    gradient = Fetched(problem)
+    iteration = Iteration(problem, algorithm)
 
     def measure(size: int) -> None:
-        found = time_per_worker(gradient, size, width, min(most, ceil(participants / size)))
+        found = time_per_worker(iteration, size, width, min(most, ceil(participants / size)))
         seconds[size] = min(found, seconds.get(size, found))
 
     for size in sizes(participants, most):
@@ -113,14 +113,29 @@ def sizes(participants: int, threads: int) -> list[int]:
     return sorted(size for size in even if size <= MOST_STACKED)
 
 
-def time_per_worker(gradient: Fetched, chunk: int, width: int, threads: int) -> float:
-    """Seconds that a worker's gradient takes when so many are stacked, and threads run."""
-    index, weight = _batches(gradient.problem, chunk, width)
+class Iteration:
+    """Local iterations of stacked workers, as rounds do them."""
+
+    def __init__(self, problem: Problem, algorithm: Algorithm) -> None:
+        self.problem, self.algorithm = problem, algorithm
+        self.sent = algorithm.init(problem.initial).pick(algorithm.down)
+        self.step = RecordedStep(algorithm, problem)
+
+    def __call__(self, index: Tensor, weight: Tensor, steps: int) -> None:
+        rows = len(index), -1
+        mine = self.algorithm.memory(self.problem.initial).map(lambda v: v.expand(rows))
+        local = self.algorithm.begin(self.sent, mine)
+        for _ in range(steps):
+            local = self.step(local, MiniBatch(self.problem, index, weight), self.sent, mine)
+
+
+def time_per_worker(iteration: Iteration, chunk: int, width: int, threads: int) -> float:
+    """Seconds that a worker's iteration takes when so many are stacked, and threads run."""
+    index, weight = _batches(iteration.problem, chunk, width)
     steps = STEPS
 
     def task(_: int) -> None:
-        for _ in range(steps):
-            gradient(index, weight)
+        iteration(index, weight, steps)
 
     times: list[float] = []
     with Workforce(threads) as workforce:
@@ -133,23 +148,6 @@ def time_per_worker(gradient: Fetched, chunk: int, width: int, threads: int) -> 
                 steps = min(MOST_STEPS, max(STEPS, ceil(MOMENT * STEPS / spent)))
             times.append(spent)
     return min(times[2:]) / (steps * chunk * threads)
-
-
-class Fetched:
-    """The gradient at a problem's first weights, recorded with the fetching of its samples."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self._traced = Traced(self._gradient)
-
-    def __call__(self, index: Tensor, weight: Tensor) -> Vector:
-        problem = self.problem
-        rows = problem.initial.expand(len(index), -1)
-        found: Vector = self._traced(problem.x, problem.y, index, weight, rows)
-        return found
-
-    def _gradient(self, x: Tensor, y: Tensor, index: Tensor, weight: Tensor, w: Vector) -> Vector:
-        return self.problem.gradients.stacked(w, *self.problem.batch(x, y, index), weight)
 
 
 def _prepare(problem: Problem, workers: int, width: int) -> bool:
