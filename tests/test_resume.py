@@ -249,6 +249,14 @@ def test_when_all_are_bad_nothing_is_touched(stopped: RunFolder, damage: str) ->
     assert tree(stopped.path) == before
 
 
+def test_what_was_half_written_is_removed(stopped: RunFolder) -> None:
+    for file in (stopped.checkpoints / "000000006.safetensors.tmp", stopped.path / "run.json.tmp"):
+        file.write_bytes(b"half")
+    resume_all([stopped])
+    assert not list(stopped.path.rglob("*.tmp"))
+    assert not stopped.checkpoints.exists()
+
+
 def test_records_that_were_changed_are_noticed(stopped: RunFolder) -> None:
     text = stopped.records_file.read_text()
     stopped.records_file.write_text(text.replace('"round": 1', '"round": 7'))

@@ -74,8 +74,10 @@ class Execution:
                     "start a new run"
                 )
             if info.get("status") in OVER:
+                folder.tidy()
                 return self._finished(folder, info)
             saved, unusable = checkpoint.newest(folder, self.plan, self._identity)
+            folder.tidy()
             self.notes += checkpoint.set_aside(unusable)
             if saved:
                 self.notes += _other_versions(saved.versions)

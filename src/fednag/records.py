@@ -183,6 +183,11 @@ class RunFolder:
             file.truncate(mark.size if mark else 0)
         return self.records()
 
+    def tidy(self) -> None:
+        """Remove what a process that was killed had half-written; for whoever holds the lock."""
+        for file in self.path.rglob("*.tmp"):
+            file.unlink()
+
     def write_info(self, info: Mapping[str, Any]) -> None:
         write_atomically(self.info_file, json.dumps(info, indent=2) + "\n")
 

@@ -123,9 +123,10 @@ def save(chart: Any, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]
                 chart.save(str(temporary), format=kind, **({"ppi": 144} if kind == "png" else {}))
             os.replace(temporary, path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise FednagError(
                 f"{path}: cannot write the chart ({error.strerror}); choose another with --out"
             ) from error
+        finally:
+            temporary.unlink(missing_ok=True)
         written.append(path)
     return written
