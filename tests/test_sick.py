@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,25 @@ def test_records_name_those_refused_since_the_last_one() -> None:
     assert [record.refused for record in run.records] == [(), (1,), (1,), (1,)]
     assert any("6 updates of worker 1 were refused" in note for note in run.notes)
     assert "refused" not in run.records[0].as_json()
+
+
+def test_a_worker_is_named_only_for_rounds_it_was_refused_in() -> None:
+    x, y, owners = healthy()
+    x[owners == 1] *= 1e25
+    run = fednag.run(
+        FedAvg(),
+        data=(x, y),
+        owners=owners,
+        model=nn.Linear(4, 2),
+        tau=2,
+        iterations=24,
+        batch=8,
+        split={"kind": "natural"},
+        training={"participants": 2},
+    )
+    news = [b.refusals - a.refusals for a, b in pairwise(run.records)]
+    assert set(news) == {0, 1}
+    assert [r.refused for r in run.records[1:]] == [(1,) if new else () for new in news]
 
 
 ODD = {
