@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -24,7 +25,7 @@ from safetensors.torch import load, load_file, save
 from torch import nn
 
 import fednag
-from fednag import FednagError, checkpoint, execute
+from fednag import FednagError, checkpoint, cli, execute
 from fednag.algorithms import ALGORITHMS
 from fednag.api import resume_all
 from fednag.records import RunFolder
@@ -127,6 +128,7 @@ def test_without_a_checkpoint_it_begins_again(
     killed(monkeypatch, 3, "fednag", **options, out=tmp_path)
     assert len(the_run(tmp_path).records()) == 4
     resumed = fednag.run("fednag", **options, out=tmp_path, resume=True)
+    assert any("begun again" in note for note in resumed.notes)
     assert content(resumed) == content(fednag.run("fednag", **options))
 
 
@@ -302,11 +304,20 @@ def test_other_data_under_the_same_name_are_refused(
     x, y = torch.randn(40, 3), torch.arange(40) % 2
     options = {"model": nn.Linear(3, 2), "tau": 2, "iterations": 8, "checkpoint": OFTEN}
     killed(monkeypatch, 2, "fednag", data=(x, y), **options, out=tmp_path)
-    with pytest.raises(FednagError, match="another configuration or other data"):
-        fednag.run("fednag", data=(x + 1, y), **options, out=tmp_path, resume=True)
+    others = [{"data": (x + 1, y)}, {"data": (x, 1 - y)}, {"model": nn.Linear(3, 2)}]
+    others += [{"model": nn.Sequential(options["model"], nn.Tanh())}]
+
+    def refuse_all() -> None:
+        for other in others:
+            given = {"data": (x, y), **options, **other}
+            with pytest.raises(FednagError, match="another model, other first weights or other"):
+                fednag.run("fednag", **given, out=tmp_path, resume=True)
+
+    refuse_all()
     with pytest.raises(FednagError, match="Python"):
         resume_all([the_run(tmp_path)])
     fednag.run("fednag", data=(x, y), **options, out=tmp_path, resume=True)
+    refuse_all()  # when it is over, too
 
 
 def test_other_versions_are_told(stopped: RunFolder) -> None:
@@ -314,6 +325,66 @@ def test_other_versions_are_told(stopped: RunFolder) -> None:
         rewrite(file, lambda about: about["versions"].update(torch="0.9"))
     (run,) = resume_all([stopped])
     assert any("torch 0.9, now" in note for note in run.notes)
+
+
+def cut_lines(file: Path) -> None:
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
+
+
+CHANGES: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "cut records": ("records.jsonl", cut_lines),
+    "more records": ("records.jsonl", lambda f: f.write_text(f.read_text() * 2)),
+    "no records": ("records.jsonl", lambda f: f.unlink()),
+    "a flipped model": ("final.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-1] + b"?")),
+    "no model": ("best.safetensors", lambda f: f.unlink()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_finished_run_that_was_changed_is_not_believed(change: str, tmp_path: Path) -> None:
+    run = fednag.run("fednag", **SMALL, out=tmp_path)
+    assert run.folder is not None
+    name, harm = CHANGES[change]
+    harm(run.folder / name)
+    before = tree(tmp_path)
+    with pytest.raises(FednagError, match=re.escape(name)):
+        resume_all([RunFolder(run.folder)])
+    assert tree(tmp_path) == before
+
+
+def test_a_run_said_to_be_over_loses_no_checkpoint(stopped: RunFolder) -> None:
+    text = stopped.info_file.read_text()
+    stopped.info_file.write_text(text.replace('"interrupted"', '"finished"'))
+    before = tree(stopped.path)
+    with pytest.raises(FednagError, match=r"records\.jsonl"):
+        resume_all([stopped])
+    assert tree(stopped.path) == before
+
+
+def test_one_bad_run_holds_up_no_other(
+    stopped: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem: [])
+    for number, file in enumerate(("run.json", "config.toml", "records.jsonl")):
+        bad = stopped.path.with_name(f"a{number}")
+        shutil.copytree(stopped.path, bad)
+        (bad / file).write_text("?")
+    words = [str(stopped.path.parent), "--quiet"]
+    assert command(monkeypatch, "show", words[0]) == 2
+    assert "interrupted" in capsys.readouterr().out
+    assert command(monkeypatch, "resume", *words) == 2
+    said = capsys.readouterr()
+    assert "finished" in said.out
+    assert "(and 2 more like that)" in said.err
+    assert said.err.count("\n") == 1
+    assert stopped.info()["status"] == "finished"
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
+    monkeypatch.setattr(sys, "argv", ["fednag", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code
 
 
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7), cut=st.booleans())
@@ -479,7 +550,9 @@ def test_killed_again_and_again_it_is_the_same_run(tmp_path: Path, reference: Pa
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("kind", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_saves_and_says_how_to_go_on(
     tmp_path: Path, reference: Path, kind: signal.Signals, code: int
 ) -> None:
@@ -520,6 +593,26 @@ def test_a_disk_that_is_full_for_checkpoints(tmp_path: Path, reference: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert same(folder.path, reference)
+
+
+@pytest.mark.parametrize("where", ["a closed pipe", "/dev/full"])
+def test_output_that_cannot_be_written_does_not_stop_training(where: str, tmp_path: Path) -> None:
+    (tmp_path / "long.toml").write_text(LONG.replace("iterations = 160", "iterations = 8"))
+    if where == "/dev/full":
+        if not Path(where).exists():
+            pytest.skip("no /dev/full here")
+        out: Any = os.open(where, os.O_WRONLY)
+    else:
+        read, out = os.pipe()
+        os.close(read)
+    done = subprocess.run(
+        [*FEDNAG, "run", "long.toml"], cwd=tmp_path, stdout=out, stderr=subprocess.PIPE, text=True
+    )
+    os.close(out)
+    assert done.returncode == (2 if where == "/dev/full" else 0), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "resume" not in done.stderr
+    assert the_run(tmp_path).info()["status"] == "finished"
 
 
 def test_starts_are_whole_numbers_of_every_worker(stopped: RunFolder) -> None:

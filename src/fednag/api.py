@@ -129,17 +129,28 @@ def run_all(
 
 
 def resume_all(
-    folders: Sequence[RunFolder], started: Started | None = None, watch: Watch | None = None
+    folders: Sequence[RunFolder],
+    started: Started | None = None,
+    watch: Watch | None = None,
+    failed: list[str] | None = None,
 ) -> list[Run]:
-    """Bring runs to their end, each as the ``config.toml`` in its folder says."""
+    """Bring runs to their end, each as the ``config.toml`` in its folder says.
+
+    With ``failed``, one that cannot go on leaves a sentence there, and the others do.
+    """
     builder = Builder()
     runs = []
     for folder in folders:
-        label = folder.info()["label"]
-        experiment = parse(read(folder.config_file), str(folder.config_file))
-        resolved, plan, notes = builder.plan(experiment)
-        listener = started(label, resolved, plan.rounds) if started else None
-        runs.append(Execution(resolved, plan, label, notes, listener, watch).resume(folder))
+        try:
+            label = folder.info()["label"]
+            experiment = parse(read(folder.config_file), str(folder.config_file))
+            resolved, plan, notes = builder.plan(experiment)
+            listener = started(label, resolved, plan.rounds) if started else None
+            runs.append(Execution(resolved, plan, label, notes, listener, watch).resume(folder))
+        except FednagError as error:
+            if failed is None:
+                raise
+            failed.append(str(error))
     return runs
 
 

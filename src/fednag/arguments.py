@@ -140,9 +140,8 @@ def dataset(
     classes = None
     if not y.is_floating_point():
         y, test_y = y.long(), test_y.long()
-        lowest = min([int(y.min()), *([int(test_y.min())] if len(test_y) else [])])
-        if lowest < 0 or y.dim() != 1:
-            raise FednagError("data: integer targets are classes: one a sample, numbered from 0")
+        if y.dim() != 1:
+            raise FednagError("data: integer targets are classes: give one a sample")
         classes = 1 + max([int(y.max()), *([int(test_y.max())] if len(test_y) else [])])
     kept = None if owners is None else torch.as_tensor(owners).long()
     found = Dataset(name, x, y, test_x, test_y, classes, owners=kept)

@@ -48,9 +48,12 @@ class Checkpoint:
 
 
 def identity(plan: Plan, exact_key: str) -> str:
-    """A digest of all that a run's numbers come from: of its configuration, and of its data."""
-    found = hashlib.sha256(exact_key.encode())
+    """A digest of what a run's numbers come from: configuration, model, first weights, data, split.
+
+    Not of code: what a method or a loss of the user's own does may change unnoticed.
+    """
     problem = plan.problem
+    found = hashlib.sha256(f"{exact_key} {problem.module}".encode())
     for tensor in (problem.initial, problem.x, problem.y, problem.test_x, problem.test_y):
         found.update(_bytes(tensor))
     for held in plan.owned:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import nn
 
 from fednag import checkpoint
@@ -66,26 +67,40 @@ class Execution:
 
     def resume(self, folder: RunFolder) -> Run:
         """Go on where the run in ``folder`` was last saved; if it is over, read what it found."""
+        info = self._own(folder)
+        if info.get("status") in OVER:
+            return self._finished(folder, info)
         with _writing(folder), folder.locked():
-            info = folder.info()
-            if info.get("exact_key") != self.experiment.exact_key:
-                raise FednagError(
-                    f"{folder.config_file}: it is not what the run began with; restore it, or "
-                    "start a new run"
-                )
+            info = self._own(folder)  # another process may just have come to its end
             if info.get("status") in OVER:
-                folder.tidy()
                 return self._finished(folder, info)
             saved, unusable = checkpoint.newest(folder, self.plan, self._identity)
             folder.tidy()
             self.notes += checkpoint.set_aside(unusable)
+            folder.records_file.touch()
             if saved:
                 self.notes += _other_versions(saved.versions)
-            folder.records_file.touch()
+            elif folder.records_file.stat().st_size:
+                self.notes.append("it had no checkpoint, and was begun again")
             records = folder.back_to(saved.mark if saved else None)
             self._about["started"] = info.get("started")
             folder.write_info({"status": "running", **self._about})
             return self._train(folder, records, saved.state if saved else None)
+
+    def _own(self, folder: RunFolder) -> dict[str, Any]:
+        """What run.json says, if it speaks of this plan."""
+        info = folder.info()
+        if info.get("exact_key") != self.experiment.exact_key:
+            raise FednagError(
+                f"{folder.config_file}: it is not what the run began with; restore it, or start a "
+                "new run"
+            )
+        if info.get("identity") != self._identity:
+            raise FednagError(
+                f"{folder.path}: that run had another model, other first weights or other data; "
+                "use those, or start a new run"
+            )
+        return info
 
     def _train(self, folder: RunFolder | None, records: list[Record], resumed: State | None) -> Run:
         state = None
@@ -96,8 +111,7 @@ class Execution:
                     records.append(state.record)
                     if folder:
                         folder.append(state.record)
-                if self.listener:
-                    self.listener(state)
+                self._tell(state)
                 if folder and state.ended is None:
                     asked = self.watch.number if self.watch else None
                     if asked is not None or self._is_due(state, saved):
@@ -113,31 +127,45 @@ class Execution:
         assert state is not None
         return self._end(folder, state, records)
 
+    def _tell(self, state: State) -> None:
+        if self.listener:
+            try:
+                self.listener(state)
+            except (OSError, SystemExit):
+                # Nobody reads what is printed any more (rich would exit): training goes on.
+                self.listener = None
+
     def _end(self, folder: RunFolder | None, state: State, records: list[Record]) -> Run:
         problem = self.plan.problem
         final = problem.module_at(state.server.w)
         best = problem.module_at(state.best.w) if state.best else final
         if folder:
-            save_model(final, folder.path / "final.safetensors")
-            save_model(best, folder.path / "best.safetensors")
+            models = {"best.safetensors": best, "final.safetensors": final}
+            digests = {name: save_model(m, folder.path / name) for name, m in models.items()}
             status = "diverged" if state.diverged else "finished"
             found: dict[str, Any] = {}
             if state.best:
                 found = {"best_iteration": state.best.iteration, "best_loss": state.best.loss}
+            found |= {"models": digests, "records": asdict(folder.mark(len(records)))}
             folder.write_info({"status": status, "ended": state.ended, **found, **self._about})
             checkpoint.remove(folder)
         return self._run(folder, records, best, final, state.ended or "finished", state.diverged)
 
     def _finished(self, folder: RunFolder, info: dict[str, Any]) -> Run:
-        checkpoint.remove(folder)  # in case it ended before they could be
+        folder.verify(info)
+        digests = info.get("models")
+        digests = digests if isinstance(digests, dict) else {}
+        problem = self.plan.problem
         best, final = (
-            load_model(self.plan.problem.module_at(self.plan.problem.initial), folder.path / name)
+            load_model(problem.module_at(problem.initial), folder.path / name, digests.get(name))
             for name in ("best.safetensors", "final.safetensors")
         )
+        with suppress(OSError):  # it may have ended before it could tidy up
+            checkpoint.remove(folder)
         records = folder.records()
         ended, diverged = str(info.get("ended")), info["status"] == "diverged"
-        if self.listener and records:
-            self.listener(_last(self.plan, records[-1], ended, diverged))
+        if records:
+            self._tell(_last(self.plan, records[-1], ended, diverged))
         return self._run(folder, records, best, final, ended, diverged)
 
     def _run(
@@ -185,6 +213,7 @@ class Execution:
             "seed": self.experiment.seed,
             "key": self.experiment.key,
             "exact_key": self.experiment.exact_key,
+            "identity": self._identity,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "parameters": len(self.plan.problem.initial),
             "workers": len(self.plan.owned),
@@ -196,20 +225,28 @@ class Execution:
         }
 
 
-def save_model(module: nn.Module, path: Path) -> None:
-    """A module's state as safetensors: ``module.load_state_dict(load_file(path))`` reads it."""
+def save_model(module: nn.Module, path: Path) -> str:
+    """A module's state as safetensors: ``module.load_state_dict(load_file(path))`` reads it.
+
+    Returns the file's digest.
+    """
     # Cloned, because safetensors refuses tensors that share memory, as tied weights do.
     state = {
         name: value.detach().clone().contiguous() for name, value in module.state_dict().items()
     }
-    write_atomically(path, save(state))
+    content = save(state)
+    write_atomically(path, content)
+    return hashlib.sha256(content).hexdigest()
 
 
-def load_model(module: nn.Module, path: Path) -> nn.Module:
-    """The same module with the state that ``save_model`` wrote."""
+def load_model(module: nn.Module, path: Path, digest: object) -> nn.Module:
+    """The same module with the state that ``save_model`` wrote, if the file is as it was."""
     try:
-        module.load_state_dict(load_file(path))
-    except (OSError, SafetensorError, RuntimeError) as error:
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError("another digest")
+        module.load_state_dict(load(content))
+    except (OSError, ValueError, SafetensorError, RuntimeError) as error:
         raise FednagError(
             f"{path}: it is missing, damaged or of another model; restore it, or run again without "
             "resuming"

@@ -1,11 +1,16 @@
-"""Ctrl-C and SIGTERM, taken note of at once and obeyed when a round is over."""
+"""Ctrl-C, SIGTERM and a closed terminal, noted at once and obeyed when a round is over."""
 
 from __future__ import annotations
 
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
+
+SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 
 class Interrupted(Exception):  # noqa: N818 (it is no error)
@@ -24,8 +29,9 @@ class Watch:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Watch:
-        for kind in (signal.SIGINT, signal.SIGTERM):
-            self._before[kind] = signal.signal(kind, self._caught)
+        for kind in SIGNALS:
+            if signal.getsignal(kind) is not signal.SIG_IGN:  # as under nohup
+                self._before[kind] = signal.signal(kind, self._caught)
         return self
 
     def __exit__(
@@ -41,4 +47,5 @@ class Watch:
         if self.number is not None:
             raise KeyboardInterrupt
         self.number = number
-        print("fednag: finishing the round to save it (once more to stop at once)", file=sys.stderr)
+        with suppress(OSError):  # where the terminal is gone
+            print("fednag: finishing the round to save it (again: stop at once)", file=sys.stderr)

@@ -173,9 +173,34 @@ class RunFolder:
         try:
             with self.records_file.open("rb") as file:
                 content = file.read(mark.size)
-        except OSError:
+        except (OSError, ValueError, TypeError):  # a size that is none
             return False
         return hashlib.sha256(content).hexdigest() == mark.digest
+
+    def verify(self, info: Mapping[str, Any]) -> None:
+        """Raise a sentence if a run that is over has other records than it ended with."""
+        if info.get("status") not in OVER:
+            return
+        try:
+            mark = Mark(**info["records"])
+            same = self.records_file.stat().st_size == mark.size and self.agrees(mark)
+        except (KeyError, TypeError, OSError):
+            same = False
+        if not same:
+            raise FednagError(
+                f"{self.records_file}: it is not as the run left it, says {self.info_file.name}; "
+                "restore both, or run again"
+            )
+
+    @property
+    def is_being_written(self) -> bool:
+        try:
+            with self.locked():
+                return False
+        except FednagError:
+            return True
+        except OSError:  # a folder that cannot be written to
+            return False
 
     def back_to(self, mark: Mark | None) -> list[Record]:
         """Drop what was recorded after the mark; it will be recorded again. Returns the rest."""
@@ -213,7 +238,7 @@ class RunFolder:
                 raise ValueError("no label or seed")
         except (OSError, ValueError, RecursionError) as error:
             raise FednagError(
-                f"{self.info_file}: cannot be read ({error}); give the folder of a run"
+                f"{self.info_file}: cannot be read ({error}); restore it, or remove that folder"
             ) from error
         return info
 
@@ -248,7 +273,8 @@ def find_runs(paths: list[Path]) -> list[RunFolder]:
     for path in paths:
         if not path.exists():
             raise FednagError(f"{path}: no such folder; give run folders, or a folder of runs")
-        below = sorted(file.parent for file in path.rglob("records.jsonl"))
+        files = [file for name in ("records.jsonl", "run.json") for file in path.rglob(name)]
+        below = sorted({file.parent for file in files})
         if not below:
             raise FednagError(f"{path}: no runs there; `fednag run` or `fednag compare` makes some")
         found += [RunFolder(folder) for folder in below if RunFolder(folder) not in found]

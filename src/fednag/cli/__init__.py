@@ -10,7 +10,7 @@ import typer
 
 from fednag.cli.common import Out, console
 from fednag.cli.data import data_app
-from fednag.cli.running import given_seeds, report, run_and_report
+from fednag.cli.running import given_seeds, report, run_and_report, unless
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -137,14 +137,15 @@ def resume_runs(
     from fednag.records import find_runs
 
     folders = find_runs(runs)
-    labels = [folder.info()["label"] for folder in folders]
+    failed: list[str] = []
     report(
-        labels,
-        lambda started, watch: resume_all(folders, started, watch),
+        [folder.path.name for folder in folders],
+        lambda started, watch: resume_all(folders, started, watch, failed),
         quiet,
         chart=None if len(folders) == 1 else "comparison",
         again="",
     )
+    unless(failed)
 
 
 @app.command()
@@ -193,20 +194,31 @@ def show(
     from fednag.report.tables import Curve, ranked
     from fednag.terminal import ranking
 
-    curves, origins = [], {}
+    curves, origins, failed = [], {}, []
     for folder in find_runs(runs):
-        records, info = folder.records(), folder.info()
+        try:
+            records, info = folder.records(), folder.info()
+            if "records" in info:
+                folder.verify(info)
+        except FednagError as error:
+            failed.append(str(error))
+            continue
         if not records:
             continue
         status = str(info.get("ended") or info.get("status"))
+        if status == "running" and not folder.is_being_written:
+            status = "interrupted"
         label = str(folder.path)
         origins[label] = (info["label"], info["seed"])
         diverged = info.get("status") == "diverged"
         curves.append(Curve(label, info["seed"], records, status, diverged))
+    if not curves and failed:
+        unless(failed)
     if not curves:
         raise FednagError(f"{runs[0]}: its runs have no records yet; wait for the first round")
     title = f"{len(curves)} runs, best first, by final accuracy"
     console().print(ranking(ranked(curves), title, origins))
+    unless(failed)
 
 
 @app.command()
@@ -242,6 +254,9 @@ def main() -> None:
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
         _fail("this run does not fit in memory; use a smaller model, batch or engine.chunk")
+    except OSError as error:
+        # Files that are the work's own say so themselves: what is left is what is printed.
+        _fail(f"its output cannot be written ({error.strerror or error}); what it made is kept")
     except Exception as error:
         # Wrong options. Recognised by shape: typer brings click along, or its own copy of it.
         if not hasattr(error, "format_message"):

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from fednag.cli.common import console, output
 from fednag.errors import FednagError
 
@@ -63,7 +61,9 @@ def report(
     except Interrupted as stopped:
         more = f", or all runs by repeating the command{again}" if len(labels) > 1 else ""
         print(f"fednag: {stopped}{more}", file=sys.stderr)
-        raise typer.Exit(128 + stopped.number) from None
+        sys.exit(128 + stopped.number)
+    if not runs:
+        return
     curves = [run.curve for run in runs]
     terminal.print(
         ranking(ranked(curves), "best first, by final accuracy" if len(runs) > 1 else "result")
@@ -85,3 +85,10 @@ def given_seeds(text: str, otherwise: int) -> list[int]:
     if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= s < 2**31 for s in seeds):
         raise FednagError(f"--seeds {text}: write different whole numbers from 0 up, e.g. 0,1,2")
     return seeds
+
+
+def unless(failed: Sequence[str]) -> None:
+    """Raise what went wrong with some of several runs, if anything did."""
+    if failed:
+        more = f" (and {len(failed) - 1} more like that)" if len(failed) > 1 else ""
+        raise FednagError(failed[0] + more)
