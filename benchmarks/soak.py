@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,12 +192,13 @@ def long_run(seconds: float) -> None:
     from fednag import execute
 
     began = time.monotonic()
-    seen: list[tuple[int, int]] = []  # (bytes of memory, open files), a round each
+    memory, files = array("q"), array("q")  # a round each; lists would grow more than what they see
     simulate = execute.simulate
 
     def watched(*given: Any) -> Any:
         for state in simulate(*given):
-            seen.append((resident(), len(os.listdir("/proc/self/fd"))))
+            memory.append(resident())
+            files.append(len(os.listdir("/proc/self/fd")))
             yield state
 
     execute.simulate = watched
@@ -215,9 +217,9 @@ def long_run(seconds: float) -> None:
             stop={"seconds": seconds},
             out=out,
         )
-    warm = seen[int(WARM * len(seen)) :]
-    third = max(1, len(warm) // 3)
-    growth = max(m for m, _ in warm[-third:]) - max(m for m, _ in warm[:third])
+    warm = int(WARM * len(memory))
+    third = max(1, (len(memory) - warm) // 3)
+    early, late = slice(warm, warm + third), slice(-third, None)
     last = run.records[-1]
     print(
         json.dumps(
@@ -226,10 +228,10 @@ def long_run(seconds: float) -> None:
                 "rounds in one process": last.round,
                 "worker iterations": last.iteration * 100,
                 "checkpoints written": last.round // 50,
-                "memory at the end, bytes": seen[-1][0],
-                "memory growth past warm-up, bytes": growth,
-                "open files after warm-up": max(files for _, files in warm[:third]),
-                "open files at the end": max(files for _, files in warm[-third:]),
+                "memory at the end, bytes": memory[-1],
+                "memory growth past warm-up, bytes": max(memory[late]) - max(memory[early]),
+                "open files after warm-up": max(files[early]),
+                "open files at the end": max(files[late]),
                 "seconds": round(time.monotonic() - began),
             }
         )

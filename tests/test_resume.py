@@ -28,6 +28,7 @@ import fednag
 from fednag import FednagError, checkpoint, cli, execute
 from fednag.algorithms import ALGORITHMS
 from fednag.api import resume_all
+from fednag.problems.dataset import Dataset
 from fednag.records import RunFolder
 from fednag.simulate.run import Plan, State, simulate
 
@@ -119,6 +120,20 @@ def test_other_models_and_seldom_evaluations_go_on_too(
     for rounds in (1, 2, 5, 7):
         killed(monkeypatch, rounds, "scaffold", **options, out=tmp_path, resume=True)
     assert content(fednag.run("scaffold", **options, out=tmp_path, resume=True)) == content(whole)
+
+
+def test_the_best_model_may_be_from_before(
+    blobs: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A momentum above 1 overshoots: the best model comes early."""
+    method = fednag.FedMom(lr=0.3, momentum=1.3)
+    options = {"data": blobs, "model": "logistic", "workers": 3, "tau": 5, "iterations": 20}
+    options |= {"checkpoint": OFTEN}
+    whole = fednag.run(method, **options)
+    least = min(whole.records[1:], key=lambda record: record.loss or 0)
+    assert least.round < 3
+    killed(monkeypatch, 3, method, **options, out=tmp_path)
+    assert content(fednag.run(method, **options, out=tmp_path, resume=True)) == content(whole)
 
 
 def test_without_a_checkpoint_it_begins_again(
