@@ -128,7 +128,7 @@ def test_the_best_model_may_be_from_before(
     """A momentum above 1 overshoots: the best model comes early."""
     method = fednag.FedMom(lr=0.3, momentum=1.3)
     options = {"data": blobs, "model": "logistic", "workers": 3, "tau": 5, "iterations": 20}
-    options |= {"checkpoint": OFTEN}
+    options |= {"checkpoint": OFTEN, "engine": {"chunk": 1, "threads": 1}}
     whole = fednag.run(method, **options)
     least = min(whole.records[1:], key=lambda record: record.loss or 0)
     assert least.round < 3
