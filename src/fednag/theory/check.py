@@ -88,7 +88,7 @@ def _losses(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
     room, low, ends = _loss_room(trajectory), trajectory.lowest, trajectory.ends
     last = ends[-1].loss - low
     nearest = min(end.virtual_loss - low for end in ends)
-    alphas = {kind: setting.alpha(kind) for kind in KINDS}
+    alphas: dict[str, float] = {kind: setting.alpha(kind) for kind in KINDS}
     small = step_condition(setting.eta, setting.beta, setting.gamma)
     for name, descent in alphas.items():
         claim = f"a virtual step lowers F by alpha ||grad F||^2, alpha {name}"

@@ -1,4 +1,4 @@
-"""The constants of the theory, measured: beta, rho, delta, p, omega and w*, and how each was got."""
+"""The constants of the theory, measured (beta, rho, delta, p, omega, w*), and how each was got."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ def smoothness(landscape: Landscape, visited: Sequence[Vector]) -> Measured:
 def measure(landscape: Landscape, trajectory: Trajectory) -> Constants:
     """Every constant, from the virtual updates of a run.
 
-    The proofs use delta_i, p and omega at the points w_[k](t) only. Of rho they use, as F is convex,
-    the gradient at w(k tau). Maxima over the points visited are therefore enough for that run, and
-    say nothing of another.
+    The proofs use delta_i, p and omega at the points w_[k](t) only, and of rho, as F is convex, the
+    gradient at w(k tau). Maxima over the points visited are therefore enough for that run, and say
+    nothing of another.
     """
     moments = trajectory.moments
     delta_i = tuple(max(column) for column in zip(*(m.divergences for m in moments), strict=True))
@@ -149,7 +149,9 @@ def measure(landscape: Landscape, trajectory: Trajectory) -> Constants:
         delta_i=delta_i,
         p=Measured(max(ratios), f"||gamma v|| / ||eta grad F||, {seen}"),
         omega=Measured(_ratio(1, farthest**2), f"1 / squared distance to w*, {seen}"),
-        descent=Measured(min(falls, default=0.0), "least fall of F per squared gradient, all steps"),
+        descent=Measured(
+            min(falls, default=0.0), "least fall of F per squared gradient, all steps"
+        ),
     )
 
 

@@ -90,7 +90,8 @@ class Quadratics(Landscape):
 
     def exact_minimiser(self) -> Vector:
         down = self.mean(self.slopes(self.start))
-        return self.start - torch.linalg.pinv(self.mean(list(self.hessians)), hermitian=True) @ down
+        inverse: Tensor = torch.linalg.pinv(self.mean(self.hessians), hermitian=True)
+        return self.start - inverse @ down
 
 
 class OnData(Landscape):
@@ -156,7 +157,9 @@ class OnData(Landscape):
             moment += held / sum(self.sizes) * self._moment(worker)
         down = self.mean(self.slopes(self.start))
         parts = self.problem.layout.unravel(down)
-        table = torch.cat([part.reshape(self._layer.out_features, -1) for part in parts.values()], 1)
+        table = torch.cat(
+            [part.reshape(self._layer.out_features, -1) for part in parts.values()], 1
+        )
         inverse = torch.linalg.pinv(moment, hermitian=True, rtol=1e-12)
         move = table @ inverse * (self._layer.out_features / 2)
         features = self._layer.in_features

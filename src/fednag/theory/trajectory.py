@@ -58,7 +58,7 @@ class Trajectory:
 def watch(
     landscape: Landscape, algorithm: FedNAG, tau: int, rounds: int, minimiser: Vector
 ) -> Trajectory:
-    """Run the method as it is and, from each aggregation on, its own step on the global gradient."""
+    """Run the method and, from each aggregation on, its own step on the global gradient beside it."""
     server = algorithm.init(landscape.start)
     moments: list[Moment] = []
     visited = [server.w]
@@ -164,5 +164,3 @@ def _beside(
 def _always(slope: Vector) -> Grad:
     """A gradient that is known already."""
     return lambda _: slope
-
-
