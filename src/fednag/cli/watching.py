@@ -72,8 +72,8 @@ def observe(path: Path, changes: list[str], out: Path) -> Observed:
     minimum = minimise(landscape)
     if not minimum.found:
         notes.append(
-            f"w* was not reached ({minimum.how}): F(w*) is too high and omega uncertain; a model "
-            "that separates its classes has no minimum at all"
+            f"w* was not reached ({minimum.how}); the bounds then hold against the point where the "
+            "search ended, and a model that separates its classes has no minimum at all"
         )
     trajectory = watch(landscape, plan.algorithm, training.tau, rounds, minimum.w)
     constants = measure(landscape, trajectory)

@@ -23,10 +23,11 @@ class Panel:
 
 
 def bounds_chart(panels: Sequence[Panel], columns: int = 3) -> Any:
-    """Panels side by side, ``columns`` a row, with one legend; values of 0 or less are left out."""
+    """Panels side by side, ``columns`` a row, values of 0 or less are left out."""
     names = list(dict.fromkeys(row["series"] for panel in panels for row in panel.rows))
     drawn = [_panel(panel, names) for panel in panels if _shown(panel)]
     chart = alt.concat(*drawn, columns=columns)
+    chart = chart.resolve_scale(color="independent", strokeDash="independent")
     return chart.configure_axis(grid=True, gridOpacity=0.4).configure_view(stroke="#ccc")
 
 
@@ -39,7 +40,12 @@ def _panel(panel: Panel, names: list[str]) -> Any:
     here = [name for name in names if any(row["series"] == name for row in rows)]
     places = [names.index(name) for name in here]
     legend = alt.Legend(
-        title=None, symbolType="stroke", symbolStrokeWidth=2, labelLimit=300, orient="bottom"
+        title=None,
+        symbolType="stroke",
+        symbolStrokeWidth=2,
+        labelLimit=300,
+        orient="bottom",
+        columns=2,
     )
     colours = alt.Scale(domain=here, range=[COLOURS[i % len(COLOURS)] for i in places])
     dashes = alt.Scale(domain=here, range=[DASHES[i % len(DASHES)] for i in places])
@@ -56,5 +62,4 @@ def _panel(panel: Panel, names: list[str]) -> Any:
             tooltip=["series:N", "x:Q", alt.Tooltip("y:Q", format=".4g")],
         )
         .properties(width=280, height=240)
-        .resolve_scale(color="independent", strokeDash="independent")
     )

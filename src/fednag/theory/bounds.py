@@ -178,7 +178,7 @@ def theorem3(
 ) -> Bound:
     """``F(w^f) - F(w*) <= epsilon_0 + rho h(tau)``, the paper's f1(T); T is a multiple of tau.
 
-    With ``u = 1 / (2 T omega alpha)``, ``epsilon_0 = u + sqrt(u^2 + rho h(tau) / (omega alpha tau))``.
+    ``epsilon_0 = u + sqrt(u^2 + rho h(tau) / (omega alpha tau))``, ``u = 1 / (2 T omega alpha)``.
     """
     slope = setting.alpha(kind) if descent is None else descent
 

@@ -18,6 +18,7 @@ from fednag.theory.trajectory import Trajectory
 from fednag.vectors import Vector
 
 FLAT = 1e-6  # a gradient this much smaller than at the start counts as a minimum
+NEAR = 1e-6  # to a loss that is never reached
 POINTS = 3  # visited points at which curvature is taken
 
 
@@ -62,10 +63,11 @@ class Minimum:
     loss: float
     flatness: float  # ||grad F(w*)|| / ||grad F(w(0))||
     how: str
+    attained: bool  # F falls further and further out, if not
 
     @property
     def found(self) -> bool:
-        return self.flatness <= FLAT
+        return self.attained and self.flatness <= FLAT
 
 
 def minimise(landscape: Landscape, most: int = 5000) -> Minimum:
@@ -88,7 +90,10 @@ def _minimum(landscape: Landscape, w: Vector, how: str) -> Minimum:
     first = float(landscape.mean(landscape.slopes(landscape.start)).norm())
     left = float(landscape.mean(landscape.slopes(w)).norm())
     flatness = left / first if first else 0.0
-    return Minimum(w, landscape.loss(w), flatness, f"{how}; gradient {flatness:.1e} of the first")
+    loss, never = landscape.loss(w), landscape.unreached
+    attained = never is None or loss > never + NEAR
+    how = f"{how}; gradient {flatness:.1e} of the first"
+    return Minimum(w, loss, flatness, how if attained else f"{how}; there is no minimum", attained)
 
 
 def largest_eigenvalue(

@@ -26,6 +26,11 @@ class Landscape(ABC):
     sizes: tuple[int, ...]
     start: Vector
 
+    @property
+    def unreached(self) -> float | None:
+        """A loss that F may approach, but never has."""
+        return None
+
     @abstractmethod
     def loss(self, w: Vector) -> float:
         """F(w)."""
@@ -110,6 +115,10 @@ class OnData(Landscape):
         if problem.dtype != torch.float64:
             raise FednagError("engine.dtype: the theory needs 'float64'; set it")
         self._layer = layers[0]
+
+    @property
+    def unreached(self) -> float | None:
+        return 0.0 if self.problem.loss is cross_entropy else None
 
     def loss(self, w: Vector) -> float:
         total = 0.0

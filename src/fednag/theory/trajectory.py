@@ -58,7 +58,7 @@ class Trajectory:
 def watch(
     landscape: Landscape, algorithm: FedNAG, tau: int, rounds: int, minimiser: Vector
 ) -> Trajectory:
-    """Run the method and, from each aggregation on, its own step on the global gradient beside it."""
+    """Run the method and beside it, from each aggregation on, its step on the global gradient."""
     server = algorithm.init(landscape.start)
     moments: list[Moment] = []
     visited = [server.w]
