@@ -65,7 +65,7 @@ def theory_check(
     from fednag.theory.trajectory import centralised_gap
 
     seen = observe(experiment, set_, out)
-    central = centralised_gap(seen.landscape, seen.algorithm, min(seen.trajectory.iterations, 100))
+    central = centralised_gap(seen.landscape, seen.algorithm, min(seen.trajectory.iterations, 50))
     found = verdicts(seen.trajectory, seen.constants, central)
     table = Table("claim", "verdict", "measured", "bound", "bound / measured", "tests", "note")
     for verdict in found:
@@ -81,8 +81,10 @@ def theory_check(
     folder = output(out / "theory" / seen.name)
     pair = (seen.trajectory, seen.constants)
     panels = [
-        Panel("Theorem 1", "iteration t", "||w(t) - w_[k](t)||", gap_rows(*pair), False),
-        Panel("worst of all intervals", "x", "||w(t) - w_[k](t)||", interval_rows(*pair)),
+        Panel("Theorem 1", "iteration t", "||w(t) - w_[k](t)||", gap_rows(*pair), False, True),
+        Panel(
+            "worst of all intervals", "x", "||w(t) - w_[k](t)||", interval_rows(*pair), dots=True
+        ),
         Panel("Theorem 3", "T", "F(w^f) - F(w*)", loss_rows(*pair)),
     ]
     written = save(bounds_chart(panels), folder / "check")

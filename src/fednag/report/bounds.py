@@ -20,6 +20,7 @@ class Panel:
     up: str
     rows: Sequence[dict[str, Any]]
     log_across: bool = True
+    dots: bool = False
 
 
 def bounds_chart(panels: Sequence[Panel], columns: int = 3) -> Any:
@@ -52,10 +53,10 @@ def _panel(panel: Panel, names: list[str]) -> Any:
     across = alt.Scale(type="log" if panel.log_across else "linear", nice=False)
     return (
         alt.Chart(alt.InlineData(values=rows), title=panel.title)
-        .mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=8))
+        .mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=8) if panel.dots else False)
         .encode(
             x=alt.X("x:Q", title=panel.across, scale=across),
-            y=alt.Y("y:Q", title=panel.up, scale=alt.Scale(type="log")),
+            y=alt.Y("y:Q", title=panel.up, scale=alt.Scale(type="log", nice=False)),
             color=alt.Color("series:N", scale=colours, legend=legend),
             strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=legend),
             detail="part:N",

@@ -70,7 +70,7 @@ class Minimum:
         return self.attained and self.flatness <= FLAT
 
 
-def minimise(landscape: Landscape, most: int = 5000) -> Minimum:
+def minimise(landscape: Landscape, most: int = 300) -> Minimum:
     """w* for a convex landscape: solved for where F is quadratic, else by scipy's L-BFGS."""
     exact = landscape.exact_minimiser()
     if exact is not None:
