@@ -8,7 +8,7 @@ need torch, and ``constants`` scipy.
 >>> theorem3(Setting(eta=0.01, gamma=0.9, **known), T=1000, kind="paper").reason
 'alpha > 0 does not hold: alpha is -0.4717'
 >>> round(theorem3(Setting(eta=0.01, gamma=0.9, **known), T=1000, kind="tight").value, 4)
-0.1088
+0.1398
 """
 
 from fednag.theory.bounds import (

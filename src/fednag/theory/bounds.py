@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class Setting:
         """The same without momentum: h becomes h-hat, alpha alpha-hat."""
         return replace(self, gamma=0.0, p=0.0)
 
-    @property
+    @cached_property
     def h(self) -> float:
         """h(tau)."""
         return float(h(self.tau, self.eta, self.beta, self.gamma, self.delta))
