@@ -132,7 +132,7 @@ def _bounded(claim: str, pairs: Sequence[tuple[float, Bound]], room: float) -> V
 
 def _at_most(claim: str, pairs: Sequence[tuple[float, float]], room: float) -> Verdict:
     """Test every (measured, bound); the pair that is shown is the one with the least to spare."""
-    over = [pair for pair in pairs if not pair[0] <= pair[1] * (1 + RELATIVE) + room]
+    over = [pair for pair in pairs if not pair[0] <= pair[1] + RELATIVE * abs(pair[1]) + room]
     told = [pair for pair in pairs if pair[0] > room]  # the others are rounding
     measured, bound = max(over or told or pairs, key=_closeness)
     note = f"{len(over)} of {len(pairs)} fail" if over else ""
