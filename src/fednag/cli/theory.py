@@ -217,7 +217,11 @@ def theory_plan(
         bounds: list[Bound] = [row[f"floor {kind}"] for kind in KINDS]
         if gap is not None:
             bounds += [row[f"T {kind}"] for kind in KINDS]
-        cells = [_figure(bound.value, "vacuous", whole=i > 1) for i, bound in enumerate(bounds)]
+        cells = []
+        for number, bound in enumerate(bounds):
+            # A gap below the floor is never reached; where there is no floor, nothing is known.
+            none = "vacuous" if bounds[number % 2].vacuous else "never"
+            cells.append(_figure(bound.value, none, whole=number > 1))
         table.add_row(str(row["tau"]), _figure(row["h"]), *cells)
         reasons += [
             f"alpha {kind}: {row[f'floor {kind}'].reason}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednag.cli.common import output
+from fednag.cli.common import console, output
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -69,14 +69,18 @@ def observe(path: Path, changes: list[str], out: Path) -> Observed:
     if rounds * training.tau != training.iterations:
         notes.append(f"T is {rounds * training.tau}: whole rounds of tau {training.tau}")
     landscape = OnData(plan.problem, plan.owned)
-    minimum = minimise(landscape)
+    terminal = console()
+    with terminal.status("looking for w*"):
+        minimum = minimise(landscape)
     if not minimum.found:
         notes.append(
             f"w* was not reached ({minimum.how}); the bounds then hold against the point where the "
             "search ended, and a model that separates its classes has no minimum at all"
         )
-    trajectory = watch(landscape, plan.algorithm, training.tau, rounds, minimum.w)
-    constants = measure(landscape, trajectory)
+    with terminal.status("running FedNAG beside its virtual updates"):
+        trajectory = watch(landscape, plan.algorithm, training.tau, rounds, minimum.w)
+    with terminal.status("measuring constants"):
+        constants = measure(landscape, trajectory)
     return Observed(
         experiment.name, landscape, plan.algorithm, minimum, trajectory, constants, notes
     )

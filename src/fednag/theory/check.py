@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -33,7 +33,7 @@ class Verdict:
     @property
     def slack(self) -> float | None:
         """How many times the bound is what was measured."""
-        if self.bound is None or self.measured is None or not self.measured > 0:
+        if self.bound is None or self.measured is None or min(self.bound, self.measured) <= 0:
             return None
         return self.bound / self.measured
 
@@ -86,7 +86,7 @@ def _shape(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
 def _losses(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
     setting = constants.setting(trajectory.eta, trajectory.gamma, trajectory.tau)
     room, low, ends = _loss_room(trajectory), trajectory.lowest, trajectory.ends
-    last = ends[-1].loss - low
+    first, last = trajectory.moments[0].loss - low, ends[-1].loss - low
     nearest = min(end.virtual_loss - low for end in ends)
     alphas: dict[str, float] = {kind: setting.alpha(kind) for kind in KINDS}
     small = step_condition(setting.eta, setting.beta, setting.gamma)
@@ -107,13 +107,13 @@ def _losses(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
             last=last,
             descent=descent,
         )
-        yield _bounded(f"Theorem 2: F(w(T)) - F(w*), alpha {name}", [(last, bound)], room)
+        yield _bounded(f"Theorem 2: F(w(T)) - F(w*), alpha {name}", [(last, bound)], room, first)
     for name, descent in named.items():
         pairs, best = [], math.inf
         for end in ends:
             best = min(best, end.loss - low)
             pairs.append((best, theorem3(setting, end.t, descent=descent)))
-        yield _bounded(f"Theorem 3: F(w^f) - F(w*), alpha {name}", pairs, room)
+        yield _bounded(f"Theorem 3: F(w^f) - F(w*), alpha {name}", pairs, room, first)
 
 
 def _falls(moments: Sequence[Moment]) -> Iterator[tuple[Moment, float]]:
@@ -123,11 +123,16 @@ def _falls(moments: Sequence[Moment]) -> Iterator[tuple[Moment, float]]:
             yield now, now.virtual_loss - later.virtual_loss
 
 
-def _bounded(claim: str, pairs: Sequence[tuple[float, Bound]], room: float) -> Verdict:
+def _bounded(
+    claim: str, pairs: Sequence[tuple[float, Bound]], room: float, first: float
+) -> Verdict:
     known = [(measured, bound.value) for measured, bound in pairs if bound.value is not None]
     if not known:
         return Verdict(claim, "vacuous", note=pairs[-1][1].reason)
-    return _at_most(claim, known, room)
+    verdict = _at_most(claim, known, room)
+    if not verdict.note and known[-1][1] >= first:
+        return replace(verdict, note=f"no news: F(w(0)) - F(w*) is {first:.4g}")
+    return verdict
 
 
 def _at_most(claim: str, pairs: Sequence[tuple[float, float]], room: float) -> Verdict:
