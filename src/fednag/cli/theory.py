@@ -15,8 +15,8 @@ from fednag.cli.watching import case_of, observe
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
+    from fednag.cli.watching import Observed
     from fednag.theory import Bound, Setting
-    from fednag.theory.constants import Constants, Minimum
 
 theory_app = typer.Typer(
     no_args_is_help=True,
@@ -75,7 +75,7 @@ def theory_check(
         tests = str(verdict.tests) if verdict.tests else "-"
         table.add_row(verdict.claim, verdict.verdict, *figures, tests, verdict.note, style=style)
     terminal = console()
-    terminal.print(_constants_table(seen.constants, seen.minimum))
+    terminal.print(_constants_table(seen))
     terminal.print(table)
     notes(terminal, seen.notes)
     folder = output(out / "theory" / seen.name)
@@ -246,15 +246,21 @@ def _words(setting: Setting) -> str:
     return ", ".join(f"{symbol} = {number:.6g}" for symbol, number in asdict(setting).items())
 
 
-def _constants_table(constants: Constants, minimum: Minimum) -> Any:
+def _constants_table(seen: Observed) -> Any:
     from rich.table import Table
 
+    from fednag.theory.bounds import KINDS
+
+    constants, run = seen.constants, seen.trajectory
+    setting = constants.setting(run.eta, run.gamma, run.tau)
     table = Table("constant", "value", "how it was obtained")
     for symbol in ("beta", "rho", "delta", "p", "omega"):
         measured = getattr(constants, symbol)
         table.add_row(symbol, _figure(measured.value), measured.how)
+    for kind in KINDS:
+        table.add_row(f"alpha {kind}", _figure(setting.alpha(kind)), "from eta, gamma, beta and p")
     table.add_row("alpha measured", _figure(constants.descent.value), constants.descent.how)
-    table.add_row("F(w*)", _figure(minimum.loss), minimum.how)
+    table.add_row("F(w*)", _figure(seen.minimum.loss), seen.minimum.how)
     return table
 
 
