@@ -39,7 +39,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         for name in ("eta", "beta", "omega"):
-            if not 0 < getattr(self, name) < math.inf:
+            if not getattr(self, name) > 0:
                 raise FednagError(f"{name}: {getattr(self, name)!r} is not allowed; give it > 0")
         for name in ("gamma", "rho", "delta", "p"):
             if not getattr(self, name) >= 0:
@@ -76,9 +76,10 @@ def alpha(eta: Real, beta: Real, gamma: Real, p: Real, kind: Kind = "tight") -> 
             return (eta * kappa * (1 - beta * eta * kappa / 2))[()]
     if kind != "paper":
         raise FednagError(f"alpha: there is no {kind!r}; use 'paper' or 'tight'")
-    step, drag = beta * eta * (gamma + 1), (eta * gamma * p) ** 2
-    cross = (1 - step) * (1 + drag) / 2
-    return (eta * (gamma + 1) * (1 - step / 2) - beta * drag / 2 - cross)[()]
+    with np.errstate(invalid="ignore"):
+        step, drag = beta * eta * (gamma + 1), (eta * gamma * p) ** 2
+        cross = (1 - step) * (1 + drag) / 2
+        return (eta * (gamma + 1) * (1 - step / 2) - beta * drag / 2 - cross)[()]
 
 
 def alpha_hat(eta: Real, beta: Real) -> Real:
