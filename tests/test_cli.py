@@ -360,6 +360,10 @@ def test_theory_compare_and_plan_with_given_and_measured_constants(desk: Desk) -
         "360",
         "465",
     ]
+    result = desk.fednag("theory", "compare", "tiny.toml", "--set", "model.name=linear")
+    assert result.code == 0, result.err
+    assert "note: beta" in result.out
+    assert "T = 4" in result.out
     result = desk.fednag("theory", "plan", "tiny.toml", "--set", "model.name=linear", "--p", "0.5")
     assert result.code == 0, result.err
     assert "note: beta" in result.out

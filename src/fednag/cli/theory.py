@@ -155,7 +155,8 @@ def theory_compare(
         if threshold is None:
             text = "no eta-bar: f1(T) < f2(T) does not hold for small eta"
         terminal.print(f"numerically, alpha {kind}: {text}", soft_wrap=True, highlight=False)
-    notes(terminal, case.notes)
+    held = "p, omega and the other constants are held along every axis; a run would have its own"
+    notes(terminal, [*case.notes, held])
     panels = [
         Panel(f"over {a.symbol}", a.symbol, "bound", a.rows(), a.symbol in ("T", "eta"))
         for a in found

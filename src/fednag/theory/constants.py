@@ -153,7 +153,10 @@ def measure(landscape: Landscape, trajectory: Trajectory) -> Constants:
         delta=Measured(delta, f"mean over workers, by data size, of delta_i, {seen}"),
         delta_i=delta_i,
         p=Measured(max(ratios), f"||gamma v|| / ||eta grad F||, {seen}"),
-        omega=Measured(_ratio(1, farthest**2), f"1 / squared distance to w*, {seen}"),
+        omega=Measured(
+            _ratio(1, farthest**2),
+            f"1 / largest squared distance to w*, {len(moments)} visited points",
+        ),
         descent=Measured(
             min(falls, default=0.0), "least fall of F per squared gradient, all steps"
         ),
