@@ -150,7 +150,9 @@ def measure(landscape: Landscape, trajectory: Trajectory) -> Constants:
     return Constants(
         beta=smoothness(landscape, trajectory.visited),
         rho=Measured(rho, f"largest gradient of F, {seen}"),
-        delta=Measured(delta, f"mean over workers, by data size, of delta_i, {seen}"),
+        delta=Measured(
+            delta, f"mean of delta_i ({min(delta_i):.4g} to {max(delta_i):.4g}), {seen}"
+        ),
         delta_i=delta_i,
         p=Measured(max(ratios), f"||gamma v|| / ||eta grad F||, {seen}"),
         omega=Measured(
