@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "records",
         "results",
     },
+    "theory": {"algorithm", "algorithms", "errors", "problems", "vectors"},
     "terminal": {"config", "execute", "records", "report", "simulate"},
 }
 

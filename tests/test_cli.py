@@ -85,6 +85,7 @@ def timeless(records: list[Record]) -> list[Record]:
 
 
 COMPARE = ("compare", "tiny.toml", "--algorithms")
+GIVEN = ("--beta", "1", "--rho", "1", "--delta", "0.1", "--p", "0.5", "--omega", "1")
 REFUSED = [
     (("run", "tiny.toml", "--set", "training.taau=3"), "training.taau: no such key (did you mean"),
     (("run", "tiny.toml", "--set", "training.tau=-1"), "training.tau: -1 is not allowed"),
@@ -133,6 +134,20 @@ REFUSED = [
     (("data", "split", "--alpha", "1"), "goes only with split.kind = 'dirichlet'"),
     (("data", "split", "--kind", "classes", "--classes", "11"), "split.classes: 11 is not between"),
     (("data", "split", "--out", "tiny.toml"), "--out tiny.toml: cannot be made"),
+    (
+        ("theory", "check", "tiny.toml", "--set", "model.name=cnn"),
+        "model.name: 'cnn' is not convex",
+    ),
+    (("theory", "check", "tiny.toml", "--set", "algorithm.name=fedavg"), "about 'fednag'; use it"),
+    (("theory", "check", "tiny.toml", "--set", "training.fraction=0.5"), "every worker takes part"),
+    (("theory", "check", "tiny.toml", "--set", "training.tau=9"), "less than one tau; raise it"),
+    (("theory", "check", "tiny.toml", "--out", "tiny.toml"), "--out tiny.toml: cannot be made"),
+    (("theory", "check", "nope.toml"), "nope.toml: cannot be read"),
+    (("theory", "compare", "--beta", "1"), "--rho: is missing; give it, or an experiment file"),
+    (("theory", "compare", *GIVEN, "--beta", "0"), "beta: 0.0 is not allowed; give it > 0"),
+    (("theory", "compare", *GIVEN, "--iterations", "0"), "--iterations 0: give a whole number"),
+    (("theory", "plan", *GIVEN, "--taus", "1,x"), "--taus 1,x: write whole numbers from 1 up"),
+    (("theory", "plan", *GIVEN, "--gap", "0"), "--gap 0: a gap to reach is above 0"),
 ]
 
 
@@ -311,6 +326,50 @@ def test_split_is_shown(desk: Desk) -> None:
     assert "1437 in all" in result.out
 
 
+def test_theory_check_reports_and_writes_its_verdicts(desk: Desk) -> None:
+    options = ("--set", "model.name=linear", "--set", "training.iterations=5")
+    result = desk.fednag("theory", "check", "tiny.toml", *options)
+    assert result.code == 0, result.err
+    assert "exact: largest eigenvalue of any worker's Hessian" in result.out
+    assert "training.batch 64 is not used" in result.out
+    assert "T is 4: whole rounds of tau 2" in result.out
+    report = json.loads((desk.folder / "runs/theory/tiny/check.json").read_text())
+    assert {verdict["verdict"] for verdict in report["verdicts"]} == {"holds", "vacuous"}
+    assert report["constants"]["beta"]["value"] > 0
+
+
+def test_theory_check_ends_with_1_when_a_claim_fails(desk: Desk) -> None:
+    desk.monkeypatch.setattr("fednag.theory.trajectory.centralised_gap", lambda *_: 1.0)
+    result = desk.fednag("theory", "check", "tiny.toml", "--set", "model.name=linear")
+    assert result.code == 1
+    assert "FAILS" in result.out
+
+
+def test_theory_compare_and_plan_with_given_and_measured_constants(desk: Desk) -> None:
+    result = desk.fednag("theory", "compare", *GIVEN, "--tau", "5")
+    assert result.code == 0, result.err
+    assert "alpha tight: f1(T) < f2(T) for every eta below eta-bar = 0.007595" in result.out
+    assert "alpha paper: no eta-bar" in result.out
+    result = desk.fednag("theory", "compare", *GIVEN, "--gamma", "0")
+    assert "Theorem 4 claims: nothing: 0 < gamma < 1 does not hold" in result.out
+    result = desk.fednag("theory", "plan", *GIVEN, "--gap", "0.2", "--taus", "1,2,5")
+    assert result.code == 0, result.err
+    assert "largest safe eta: 0.526316" in result.out
+    assert [row.split("│")[6].strip() for row in result.out.splitlines() if "│" in row] == [
+        "348",
+        "360",
+        "465",
+    ]
+    result = desk.fednag("theory", "compare", "tiny.toml", "--set", "model.name=linear")
+    assert result.code == 0, result.err
+    assert "note: beta" in result.out
+    assert "T = 4" in result.out
+    result = desk.fednag("theory", "plan", "tiny.toml", "--set", "model.name=linear", "--p", "0.5")
+    assert result.code == 0, result.err
+    assert "note: beta" in result.out
+    assert "note: p " not in result.out
+
+
 def process(words: list[str], folder: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORCE_COLOR": ""}
     return subprocess.Popen(
@@ -355,6 +414,20 @@ def test_help_does_not_load_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "--algorithms" in done.stdout
     assert done.stdout.strip().endswith("LOADED []")
+
+
+def test_the_root_help_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom fednag.cli import main\ntry:\n    main()\nexcept SystemExit as end:\n"
+        "    assert not end.code\n"
+        "print('LOADED', sorted({'torch', 'numpy', 'scipy', 'altair'} & set(sys.modules)))"
+    )
+    for words in (["--help"], ["theory", "check", "--help"]):
+        arguments = [sys.executable, "-c", code, *words]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "theory" in done.stdout
+        assert done.stdout.strip().endswith("LOADED []")
 
 
 @pytest.fixture(autouse=True)

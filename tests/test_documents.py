@@ -60,6 +60,15 @@ def test_readme_python_runs(tmp_path: Path) -> None:
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_theory_python_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "theory.md").read_text(), re.S)
+    (tmp_path / "block.py").write_text(block)
+    runpy.run_path(str(tmp_path / "block.py"))
+    printed = capsys.readouterr().out
+    assert "holds Theorem 1" in printed
+    assert "FAILS" not in printed
+
+
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
@@ -94,7 +103,7 @@ def test_experiment_fields_are_documented() -> None:
             assert f"`{name}.{key}`" in text, f"{name}.{key}"
 
 
-@pytest.mark.parametrize("module", ["fednag", "fednag.api", "fednag.vectors"])
+@pytest.mark.parametrize("module", ["fednag", "fednag.api", "fednag.theory", "fednag.vectors"])
 def test_docstrings_run(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
