@@ -24,8 +24,8 @@ MOST_STACKED = 64  # larger stacks fall out of the processor's caches
 STEPS, MOST_STEPS = 2, 20  # iterations in a row, as in a round; more of those that take but a
 MOMENT = 0.005  # moment (in seconds), so that handing out tasks does not count
 MOST_TIMES, ENOUGH = 6, 0.05  # timed twice at least; more often until so many seconds are spent
-PATIENCE = 1.0  # seconds for telling good chunks from better ones
-NEARLY = 1.05  # times slower: as good, and the smaller chunk is taken
+PATIENCE = 0.8  # seconds for telling good chunks from better ones, once each was tried
+NEARLY = 1.02  # times slower: as good, and the smaller chunk is taken
 CLEARLY = 1.3  # times slower: out of the running, and no larger chunk is tried
 STRIDE = 7919  # a prime: neighbours in a batch are far from each other
 
@@ -73,7 +73,6 @@ def choose(
         return Choice(1, most, ("the model cannot be stacked: each worker is computed alone",))
     if chunk:
         return Choice(min(chunk, participants), most)
-    began = time.perf_counter()
     seconds: dict[int, float] = {}
     iteration = Iteration(problem, algorithm)
 
@@ -85,6 +84,7 @@ def choose(
         measure(size)
         if seconds[size] > CLEARLY * min(seconds.values()):
             break
+    began = time.perf_counter()
     while time.perf_counter() - began < PATIENCE:
         close = [size for size in seconds if seconds[size] <= CLEARLY * min(seconds.values())]
         if len(close) == 1:
