@@ -186,7 +186,8 @@ class Bench:
     def _play(self, title: str, contenders: list[Contender], rounds: int, kind: str) -> None:
         say(f"{kind}: {title}")
         with Contest(contenders) as contest:
-            contest.play(self.turns, rounds)
+            # A scan asks for smaller differences than a contest.
+            contest.play(self.turns * (2 if kind == "scan" else 1), rounds)
         results = [facts_of(contender) for contender in contenders]
         for contender in contenders:
             best = f"{contender.best * 1000:9.1f} ms" if contender.times else "         -   "

@@ -81,9 +81,9 @@ def test_of_equals_the_smaller(problem: Problem, monkeypatch: pytest.MonkeyPatch
 def test_one_thread_must_be_clearly_faster(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 0.8})
-    assert choose(problem, FedNAG(), 4, 8).chunk == 2
     clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 0.7})
+    assert choose(problem, FedNAG(), 4, 8).chunk == 2
+    clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 0.6})
     assert choose(problem, FedNAG(), 4, 8).chunk == 4
 
 

@@ -26,6 +26,7 @@ MOMENT = 0.005  # moment (in seconds), so that handing out tasks does not count
 MOST_TIMES, ENOUGH = 6, 0.05  # timed twice at least; more often until so many seconds are spent
 PATIENCE = 0.8  # seconds for telling good chunks from better ones, once each was tried
 NEARLY = 1.02  # times slower: as good, and the smaller chunk is taken
+FAR = 1.5  # times faster must one thread be to be preferred to several
 CLEARLY = 1.3  # times slower: out of the running, and no larger chunk is tried
 STRIDE = 7919  # a prime: neighbours in a batch are far from each other
 
@@ -94,7 +95,7 @@ def choose(
     # Drawing batches and adding up are not timed, and go faster on several threads.
     shared = [size for size in seconds if size <= ceil(participants / most)]
     fastest = min(seconds[size] for size in shared)
-    if min(seconds.values()) * CLEARLY < fastest:
+    if min(seconds.values()) * FAR < fastest:
         fastest = min(seconds.values())
     good = [size for size in seconds if seconds[size] <= NEARLY * fastest]
     return Choice(min(good), most, seconds=seconds)
