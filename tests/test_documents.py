@@ -103,7 +103,9 @@ def test_experiment_fields_are_documented() -> None:
             assert f"`{name}.{key}`" in text, f"{name}.{key}"
 
 
-@pytest.mark.parametrize("module", ["fednag", "fednag.api", "fednag.theory", "fednag.vectors"])
+@pytest.mark.parametrize(
+    "module", ["fednag", "fednag.api", "fednag.theory", "fednag.vectors", "fednag.theory.arrays"]
+)
 def test_docstrings_run(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0

@@ -306,3 +306,25 @@ def test_the_functions_need_numpy_only() -> None:
 def test_public_names_are_there() -> None:
     for name in theory.__all__:
         assert getattr(theory, name).__doc__, name
+
+
+def test_bounds_over_arrays_are_those_of_every_point() -> None:
+    known = {"gamma": 0.9, "beta": 1.0, "rho": 1.0, "delta": 0.1, "p": 0.5, "omega": 1.0}
+    eta, tau = np.array([[0.001], [0.01], [0.6]]), np.array([1, 5, 10])
+    for kind in ("paper", "tight"):
+        ours = theory.over(theory.theorem3, kind, T=1000, eta=eta, tau=tau, **known)
+        assert ours.shape == (3, 3)
+        expected = theory.f1(1000, kind=kind, eta=eta, tau=tau, **known)
+        np.testing.assert_allclose(ours, expected, rtol=1e-12)  # nan in the same places
+        assert np.isnan(ours[2]).all()  # beta eta (gamma + 1) is above 1
+    for place, epsilon in enumerate((0.5, 1.0)):
+        setting = theory.Setting(eta=0.01, tau=5, **known)
+        alone = theory.theorem2(setting, T=500, epsilon=epsilon).value
+        both = theory.over(
+            theory.theorem2, T=500, epsilon=np.array([0.5, 1.0]), eta=0.01, tau=5, **known
+        )
+        assert both[place] == alone
+    least = theory.over(theory.iterations_to, gap=0.2, eta=0.01, tau=[1, 5, 10], **known)
+    assert least[:2].tolist() == [348, 465]
+    assert np.isnan(least[2])
+    assert np.isnan(theory.over(theory.eta_bar, "paper", T=1000, eta=1, tau=5, **known))

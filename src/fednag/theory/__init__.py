@@ -11,6 +11,7 @@ need torch, and ``constants`` scipy.
 0.1398
 """
 
+from fednag.theory.arrays import over
 from fednag.theory.bounds import (
     Bound,
     Condition,
@@ -64,6 +65,7 @@ __all__ = [
     "h_hat_closed",
     "iterations_to",
     "largest_eta",
+    "over",
     "p",
     "step_condition",
     "symbols",
