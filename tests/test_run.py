@@ -241,7 +241,7 @@ def test_frozen_parameters_stay() -> None:
         ({"model": nn.Linear(3, 2)}, "model: it cannot take samples of shape"),
         ({"data": (torch.zeros(5, 2), torch.zeros(4))}, "5 samples but 4 targets"),
         ({"data": (torch.zeros(0, 2), torch.zeros(0))}, "data: it is empty"),
-        ({"data": (torch.zeros(3, 2), torch.tensor([0, -1, 1]))}, "numbered from 0"),
+        ({"data": (torch.zeros(3, 2), torch.tensor([0, -1, 1]))}, "from 0 to 1 in row 1"),
         ({"test": (torch.zeros(1, 2), torch.zeros(1))}, "go with your own"),
         ({"loss": lambda output, y: output.sum()}, "one value per sample"),
         ({"split": {"kind": "natural"}}, "who owns each sample"),
