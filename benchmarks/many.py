@@ -30,11 +30,12 @@ def main() -> None:
     dataset = Dataset("images", x, y, x[:64], y[:64], 10, 1 / 255)
     problem = Problem(dataset, models.build("logistic", dataset.shape, 10, 0))
     draws = np.random.default_rng(0).integers(0, len(y), (workers, HELD))
-    choice = choose(problem, workers, BATCH)
+    algorithm = ALGORITHMS["fednag"]()
+    choice = choose(problem, algorithm, workers, BATCH)
     plan = Plan(
         problem=problem,
         partition=Partition(tuple(draws)),
-        algorithm=ALGORITHMS["fednag"](),
+        algorithm=algorithm,
         tau=TAU,
         iterations=TAU * (rounds + 1),
         batch=BATCH,
