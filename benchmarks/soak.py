@@ -80,7 +80,7 @@ class Soak:
                 folder.mkdir()
                 (folder / "run.toml").write_text(self._experiment())
                 self._command(folder, "run", "run.toml", "--out", "whole", "--quiet")
-                count["kills survived"] += self._in_pieces(folder)
+                count["kills survived"] += self._in_pieces(folder, until)
                 whole, pieces = (contents(folder / name) for name in ("whole", "pieces"))
                 count["runs killed and finished"] += 1
                 count["rounds compared"] += len(whole[0])
@@ -112,8 +112,11 @@ class Soak:
         if found["open files at the end"] > found["open files after warm-up"]:
             self.faults.append("open files became more")
 
-    def _in_pieces(self, folder: Path) -> int:
-        """Run and kill, again and again, until it comes to its end before it is killed."""
+    def _in_pieces(self, folder: Path, until: float) -> int:
+        """Run and kill, again and again, until it comes to its end; late ones are left alone.
+
+        One that is never saved in time would otherwise begin again for ever.
+        """
         kills = 0
         words = ["run", "run.toml", "--out", "pieces", "--quiet", "--resume"]
         while True:
@@ -127,14 +130,15 @@ class Soak:
                 # Most of the time at some moment of training; at times before it, or after.
                 if self.draw.random() < 0.8:
                     wait_for_news(process, folder / "pieces")
-                process.wait(self.draw.expovariate(1.0))
+                late = time.monotonic() > until
+                process.wait(PATIENCE if late else self.draw.expovariate(1.0))
             except subprocess.TimeoutExpired:
                 process.send_signal(self.draw.choice(SIGNALS))
                 kills += 1
             _, said = process.communicate(timeout=PATIENCE)
             if process.returncode not in ENDS or b"Traceback" in said:
-                # While Python itself starts or ends, a signal meets nobody who could answer it.
-                if b"import" not in said and b"KeyboardInterrupt" not in said:
+                # While Python itself starts or ends, Ctrl-C meets nobody who could answer it.
+                if b"KeyboardInterrupt" not in said:
                     self.faults.append(f"exit {process.returncode}: {said.decode()[-400:]}")
                 if process.returncode == 2:
                     return kills
