@@ -17,6 +17,7 @@ from fednag.problems.dataset import Dataset
 from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
 from fednag.simulate.run import Plan, simulate
+from fednag.simulate.schedule import Schedule
 from fednag.simulate.tuning import choose
 
 TAU, BATCH, HELD = 5, 64, 128
@@ -29,12 +30,13 @@ def main() -> None:
     y = torch.from_numpy(np.load(folder / "y.npy").astype(np.int64))
     dataset = Dataset("images", x, y, x[:64], y[:64], 10, 1 / 255)
     problem = Problem(dataset, models.build("logistic", dataset.shape, 10, 0))
-    draws = np.random.default_rng(0).integers(0, len(y), (workers, HELD))
+    draws = tuple(np.random.default_rng(0).integers(0, len(y), (workers, HELD)))
     algorithm = ALGORITHMS["fednag"]()
-    choice = choose(problem, algorithm, workers, BATCH)
+    schedule = Schedule(0, [HELD] * workers, BATCH)
+    choice = choose(problem, algorithm, draws, schedule, TAU)
     plan = Plan(
         problem=problem,
-        partition=Partition(tuple(draws)),
+        partition=Partition(draws),
         algorithm=algorithm,
         tau=TAU,
         iterations=TAU * (rounds + 1),

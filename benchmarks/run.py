@@ -32,6 +32,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 FEDNAG = Path(sys.executable).with_name("fednag")
 BATCH = 64
+CHOICES = 6  # times that auto is asked, each time in a new process
 PARTS = ("contests", "scans", "busy", "many", "clients", "commands")
 
 
@@ -116,16 +117,35 @@ class Bench:
             label = f"pfl-research, {processes} process{'es' if processes > 1 else ''}"
             work = {"threads": processes, "python": pfl}
             contenders.append(self._contender(label, "pfl_research.py", model, workers, **work))
-        self._play(f"{model}, N = {workers}, tau 20", contenders, rounds, "contest")
+        title = f"{model}, N = {workers}, tau 20"
+        say(f"contest: {title}")
+        self._play(title, contenders, rounds, "contest", self.turns)
 
     def scan(self, model: str, workers: int, settings: list[tuple[int, int]], rounds: int) -> None:
-        """What fednag chose, among settings given by hand."""
-        contenders = [self._contender("auto", "ours.py", model, workers)]
-        for chunk, threads in settings[:2] if self.smoke else settings:
-            label = f"chunk {chunk}, threads {threads}"
-            work = {"chunk": chunk, "threads": threads}
-            contenders.append(self._contender(label, "ours.py", model, workers, **work))
-        self._play(f"{model}, N = {workers}, tau 20", contenders, rounds, "scan")
+        """What fednag chooses when asked again and again, among settings given by hand."""
+        title = f"{model}, N = {workers}, tau 20"
+        say(f"scan: {title}")
+        chosen: list[tuple[int, int]] = []
+        for _ in range(2 if self.smoke else CHOICES):
+            with Contest([self._contender("auto", "ours.py", model, workers)]) as contest:
+                facts = contest.contenders[0].facts
+            chosen.append((facts["chosen"]["chunk"], facts["chosen"]["threads"]))
+        scanned = sorted({*(settings[:2] if self.smoke else settings), *chosen})
+        contenders = [
+            self._contender(
+                f"chunk {chunk}, threads {threads}",
+                "ours.py",
+                model,
+                workers,
+                chunk=chunk,
+                threads=threads,
+            )
+            for chunk, threads in scanned
+        ]
+        # Settings differ less than contenders do.
+        self._play(title, contenders, rounds, "scan", turns=2 * self.turns)
+        picks = {f"chunk {c}, threads {t}": chosen.count((c, t)) for c, t in scanned}
+        self.found["contests"][-1]["picks"] = picks
 
     def busy(self, model: str, workers: int, rounds: int) -> None:
         """fednag with and without another process that keeps one core busy."""
@@ -183,11 +203,11 @@ class Bench:
         path.write_text(json.dumps(found, indent=1) + "\n")
         path.with_suffix(".md").write_text(markdown(found))
 
-    def _play(self, title: str, contenders: list[Contender], rounds: int, kind: str) -> None:
-        say(f"{kind}: {title}")
+    def _play(
+        self, title: str, contenders: list[Contender], rounds: int, kind: str, turns: int
+    ) -> None:
         with Contest(contenders) as contest:
-            # A scan asks for smaller differences than a contest.
-            contest.play(self.turns * (2 if kind == "scan" else 1), rounds)
+            contest.play(turns, rounds)
         results = [facts_of(contender) for contender in contenders]
         for contender in contenders:
             best = f"{contender.best * 1000:9.1f} ms" if contender.times else "         -   "

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import fednag
 from fednag import FedNAG
+from fednag.algorithm import Algorithm, Grad
+from fednag.algorithms import ALGORITHMS
 from fednag.api import run_all
 from fednag.config import parse, read
 from fednag.problems.data import load
 from fednag.problems.problem import Problem
 from fednag.simulate import tuning
+from fednag.simulate.schedule import Schedule
 from fednag.simulate.tuning import choose, sizes
+from fednag.vectors import Vectors
 
 
 @pytest.fixture
@@ -30,18 +36,38 @@ class Alone(FedNAG):
     elementwise = False
 
 
-def clock(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[tuple[int, int]]:
-    """Replace the timer; returns the (chunk, threads) it is asked about."""
-    asked: list[tuple[int, int]] = []
+def clock(
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: dict[int, float],
+    walls: dict[int, float] | None = None,
+) -> list[int]:
+    """Replace the timers; returns the chunks whose processor time is asked for."""
+    asked: list[int] = []
 
-    def time_per_worker(iteration: tuning.Iteration, chunk: int, width: int, threads: int) -> float:
-        asked.append((chunk, threads))
+    def processor(trial: tuning.Trial, chunk: int) -> float:
+        asked.append(chunk)
         return seconds[chunk]
 
-    monkeypatch.setattr(tuning, "time_per_worker", time_per_worker)
+    def wall(trial: tuning.Trial, chunk: int, workers: int, threads: int) -> float:
+        assert threads == min(2, -(-workers // chunk))
+        return (walls or {}).get(chunk, 1.0)
+
+    monkeypatch.setattr(tuning.Trial, "processor", processor)
+    monkeypatch.setattr(tuning.Trial, "wall", wall)
     monkeypatch.setattr(tuning, "PATIENCE", 0.0)
     monkeypatch.setattr(tuning, "cores", lambda: 2)
     return asked
+
+
+FEDNAG = FedNAG()
+
+
+def choice_of(
+    problem: Problem, workers: int, algorithm: FedNAG = FEDNAG, **options: int
+) -> tuning.Choice:
+    owned = [np.arange(20)] * workers
+    schedule = Schedule(0, [20] * workers, 8)
+    return choose(problem, algorithm, owned, schedule, 4, **options)
 
 
 def test_sizes_share_workers_evenly() -> None:
@@ -61,46 +87,73 @@ def test_sizes_share_workers_evenly() -> None:
 
 def test_the_fastest_chunk_is_taken(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = clock(monkeypatch, {1: 9.0, 2: 5.0, 4: 3.0, 8: 2.0, 16: 2.5, 32: 2.4})
-    choice = choose(problem, FedNAG(), 32, 8)
+    choice = choice_of(problem, 32)
     assert (choice.chunk, choice.threads, choice.notes) == (8, 2, ())
-    assert asked == [(1, 2), (2, 2), (4, 2), (8, 2), (16, 2), (32, 1)]
+    assert asked == [1, 2, 4, 8, 16, 32]
     assert choice.seconds[16] == 2.5
 
 
 def test_much_slower_ends_the_search(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = clock(monkeypatch, {1: 1.0, 2: 1.4})
-    assert choose(problem, FedNAG(), 32, 8).chunk == 1
-    assert asked == [(1, 2), (2, 2)]
+    assert choice_of(problem, 32).chunk == 1
+    assert asked == [1, 2, 2]
 
 
 def test_of_equals_the_smaller(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, {1: 2.0, 2: 1.01, 4: 1.0, 8: 1.01, 16: 1.02, 32: 1.0})
-    assert choose(problem, FedNAG(), 32, 8).chunk == 2
+    assert choice_of(problem, 32).chunk == 2
 
 
 def test_one_thread_must_be_clearly_faster(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 0.7})
-    assert choose(problem, FedNAG(), 4, 8).chunk == 2
-    clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 0.6})
-    assert choose(problem, FedNAG(), 4, 8).chunk == 4
+    seconds = {1: 2.0, 2: 1.0, 4: 0.7}
+    clock(monkeypatch, seconds, walls={2: 1.0, 4: 0.85})
+    assert choice_of(problem, 4).chunk == 2
+    clock(monkeypatch, seconds, walls={2: 1.0, 4: 0.75})
+    assert choice_of(problem, 4).chunk == 4
 
 
 def test_what_is_given_is_not_timed(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = clock(monkeypatch, {})
-    assert choose(problem, FedNAG(), 32, 8, chunk=5).chunk == 5
-    assert choose(problem, FedNAG(), 3, 8, chunk=5).chunk == 3
-    assert choose(problem, FedNAG(), 32, 8, chunk=5, threads=7).threads == 7
-    assert choose(problem, FedNAG(), 1, 8).chunk == 1
-    assert choose(problem, Alone(), 32, 8).chunk == 1
+    assert choice_of(problem, 32, chunk=5).chunk == 5
+    assert choice_of(problem, 3, chunk=5).chunk == 3
+    assert choice_of(problem, 32, chunk=5, threads=7).threads == 7
+    assert choice_of(problem, 1).chunk == 1
+    assert choice_of(problem, 32, Alone()).chunk == 1
     assert asked == []
 
 
-def test_the_real_timer_times(problem: Problem) -> None:
-    choice = choose(problem, FedNAG(), 8, 16, threads=2)
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+@pytest.mark.parametrize("batch", [16, 0])
+def test_the_real_timer_times_every_method(
+    problem: Problem, algorithm: type[Algorithm], batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "PATIENCE", 0.0)
+    owned = [np.arange(size) for size in (20, 300, 40, 5, 60, 70, 80, 90)]
+    schedule = Schedule(0, [len(mine) for mine in owned], batch)
+    choice = choose(problem, algorithm(), owned, schedule, 3, threads=2)
     assert choice.chunk in sizes(8, 2)
+    assert set(choice.seconds) <= set(sizes(8, 2))
     assert all(0 < seconds < 1 for seconds in choice.seconds.values())
+
+
+def test_what_others_compute_does_not_count(problem: Problem) -> None:
+    """A thread that sleeps, as one does that waits for a core, takes no processor time."""
+    owned, schedule = [np.arange(20)] * 4, Schedule(0, [20] * 4, 8)
+    trial = tuning.Trial(problem, FedNAG(), owned, schedule, 3)
+
+    class Slept(FedNAG):
+        def end(
+            self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+        ) -> tuple[Vectors, Vectors]:
+            time.sleep(0.2)
+            return super().end(local, sent, mine, full, steps)
+
+    slept = tuning.Trial(problem, Slept(), owned, schedule, 3)
+    assert slept.wall(2, 2, 1) * 2 * slept.steps >= 0.2
+    assert slept.processor(2) * 2 * slept.steps < 0.2
+    assert trial.steps == 3
 
 
 def test_the_choice_is_kept_and_repeats_the_run(
@@ -123,6 +176,6 @@ def test_methods_that_are_compared_share_the_choice(monkeypatch: pytest.MonkeyPa
     asked = clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 1.2})
     arguments = {"model": "logistic", "workers": 4, "tau": 2, "iterations": 4, "batch": 8}
     result = fednag.compare(["fednag", "csgd", "fedavg"], **arguments)
-    assert asked == [(1, 2), (2, 2), (4, 1)]
+    assert asked == [1, 2, 4]
     chunks = {run.label: run.experiment.engine.chunk for run in result.runs}
     assert chunks == {"fednag": 2, "csgd": 1, "fedavg": 2}

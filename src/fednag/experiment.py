@@ -17,7 +17,6 @@ from fednag.problems.dataset import Dataset
 from fednag.problems.losses import Loss
 from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
-from fednag.simulate.engine import GRADIENT_BLOCK
 from fednag.simulate.run import Plan
 from fednag.simulate.schedule import Schedule
 from fednag.simulate.tuning import choose
@@ -60,22 +59,22 @@ class Builder:
         training, engine = experiment.training, experiment.engine
         workers = 1 if algorithm.pooled else len(deal.workers)
         per_round = participants(experiment, workers)
-        sizes = [int(deal.sizes.sum())] if algorithm.pooled else deal.sizes.tolist()
-        width = Schedule(0, sizes, training.batch).width
-        if not training.batch:
-            width = min(width, GRADIENT_BLOCK)
+        owned = (deal.pooled() if algorithm.pooled else deal).workers
+        sizes = [len(mine) for mine in owned]
+        schedule = Schedule(experiment.seed, sizes, training.batch, per_round)
         # Methods that are compared share the choice.
         choice = self._once(
             [
                 f"tuning of {per_round}",
                 *self._parts(experiment, device),
-                (width, engine, algorithm.elementwise),
+                (schedule.width, training.tau, engine, algorithm.elementwise),
             ],
             lambda: choose(
                 problem,
                 algorithm,
-                per_round,
-                width,
+                owned,
+                schedule,
+                training.tau,
                 chunk=engine.chunk,
                 threads=engine.threads,
             ),

@@ -1,34 +1,43 @@
-"""How many workers to stack per task, found by timing a few local iterations; and how many threads.
+"""How many workers to stack per task, found by timing a few short rounds; and how many threads.
 
 Stacking saves overhead, which is most of a small model's time; stacked convolutions become grouped
 ones, which are slower. What is best depends on the model, the batch and the machine. Threads are
 as many as there are cores: evaluation uses them all, whatever training gains.
+
+Chunks are compared by the processor time a task takes on one thread, not by the clock on the wall:
+other processes take the processor away, but that does not count. Only whether one thread for all
+workers beats sharing them out over several is asked of the wall clock, since threads wait for each
+other.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fednag.algorithm import Algorithm
 from fednag.problems.problem import Problem
-from fednag.simulate.steps import MiniBatch, RecordedStep
-from fednag.simulate.threads import Workforce
+from fednag.simulate.engine import GRADIENT_BLOCK, Engine
+from fednag.simulate.schedule import Indexes, Schedule
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
-STEPS, MOST_STEPS = 2, 20  # iterations in a row, as in a round; more of those that take but a
-MOMENT = 0.005  # moment (in seconds), so that handing out tasks does not count
-MOST_TIMES, ENOUGH = 6, 0.05  # timed twice at least; more often until so many seconds are spent
+MOST_STEPS = 20  # iterations of a timed round; fewer of those that take longer than
+MOMENT = 0.01  # seconds
+BATCHES_HELD = 4  # a worker's data in a timed round: full gradients would take long over more
 PATIENCE = 0.8  # seconds for telling good chunks from better ones, once each was tried
 NEARLY = 1.02  # times slower: as good, and the smaller chunk is taken
-FAR = 1.5  # times faster must one thread be to be preferred to several
 CLEARLY = 1.3  # times slower: out of the running, and no larger chunk is tried
+FAR = 1.25  # times faster must one thread be to be preferred to several
 STRIDE = 7919  # a prime: neighbours in a batch are far from each other
+
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class Choice:
     threads: int
     notes: tuple[str, ...] = ()
     seconds: dict[int, float] = field(default_factory=dict)
-    """For every chunk tried, the seconds a worker's iteration takes."""
+    """For every chunk tried, the processor time a worker's iteration takes."""
 
 
 def cores() -> int:
@@ -52,18 +61,20 @@ def cores() -> int:
 def choose(
     problem: Problem,
     algorithm: Algorithm,
-    participants: int,
-    width: int,
+    owned: Sequence[Indexes],
+    schedule: Schedule,
+    tau: int,
     *,
     chunk: int = 0,
     threads: int = 0,
 ) -> Choice:
-    """Chunk and threads for rounds of so many participants, with batches of ``width`` samples.
+    """Chunk and threads for the rounds of ``schedule``, ``tau`` iterations each.
 
     0 means: choose. A model that cannot be stacked, or not even traced, runs one worker at a time,
     and a note says so; workers of a method that is not ``elementwise`` run alone too.
     """
     most = threads or (cores() if problem.device.type == "cpu" else 1)
+    participants, width = schedule.per_round, _width(schedule)
     if not _prepare(problem, 1, width):
         reason = problem.gradients.eager
         note = f"the model cannot be traced ({reason}): workers run one at a time, which is slower"
@@ -74,31 +85,18 @@ def choose(
         return Choice(1, most, ("the model cannot be stacked: each worker is computed alone",))
     if chunk:
         return Choice(min(chunk, participants), most)
-    seconds: dict[int, float] = {}
-    iteration = Iteration(problem, algorithm)
-
-    def measure(size: int) -> None:
-        found = time_per_worker(iteration, size, width, min(most, ceil(participants / size)))
-        seconds[size] = min(found, seconds.get(size, found))
-
-    for size in sizes(participants, most):
-        measure(size)
-        if seconds[size] > CLEARLY * min(seconds.values()):
-            break
-    began = time.perf_counter()
-    while time.perf_counter() - began < PATIENCE:
-        close = [size for size in seconds if seconds[size] <= CLEARLY * min(seconds.values())]
-        if len(close) == 1:
-            break
-        for size in close:
-            measure(size)
-    # Drawing batches and adding up are not timed, and go faster on several threads.
+    trial = Trial(problem, algorithm, owned, schedule, tau)
+    seconds = _compared(trial, sizes(participants, most))
+    # All threads have work as long as there are as many tasks.
     shared = [size for size in seconds if size <= ceil(participants / most)]
     fastest = min(seconds[size] for size in shared)
-    if min(seconds.values()) * FAR < fastest:
-        fastest = min(seconds.values())
-    good = [size for size in seconds if seconds[size] <= NEARLY * fastest]
-    return Choice(min(good), most, seconds=seconds)
+    best = min(size for size in shared if seconds[size] <= NEARLY * fastest)
+    alone = [size for size in seconds if size not in shared]
+    if alone:
+        rival = min(alone, key=seconds.__getitem__)
+        if _faster_alone(trial, rival, best, participants, most):
+            best = rival
+    return Choice(best, most, seconds=seconds)
 
 
 def sizes(participants: int, threads: int) -> list[int]:
@@ -114,41 +112,101 @@ def sizes(participants: int, threads: int) -> list[int]:
     return sorted(size for size in even if size <= MOST_STACKED)
 
 
-class Iteration:
-    """Local iterations of stacked workers, as rounds do them."""
+def _compared(trial: Trial, candidates: list[int]) -> dict[int, float]:
+    """Processor time a worker's iteration takes, for every chunk worth trying."""
+    seconds: dict[int, float] = {}
 
-    def __init__(self, problem: Problem, algorithm: Algorithm) -> None:
-        self.problem, self.algorithm = problem, algorithm
-        self.sent = algorithm.init(problem.initial).pick(algorithm.down)
-        self.step = RecordedStep(algorithm, problem)
+    def measure(size: int) -> None:
+        found = trial.processor(size)
+        seconds[size] = min(found, seconds.get(size, found))
 
-    def __call__(self, index: Tensor, weight: Tensor, steps: int) -> None:
-        rows = len(index), -1
-        mine = self.algorithm.memory(self.problem.initial).map(lambda v: v.expand(rows))
-        local = self.algorithm.begin(self.sent, mine)
-        for _ in range(steps):
-            local = self.step(local, MiniBatch(self.problem, index, weight), self.sent, mine)
+    for size in candidates:
+        measure(size)
+        if seconds[size] > CLEARLY * min(seconds.values()):
+            measure(size)  # once is not enough to give up
+            if seconds[size] > CLEARLY * min(seconds.values()):
+                break
+    began = time.perf_counter()
+    while time.perf_counter() - began < PATIENCE:
+        close = [size for size in seconds if seconds[size] <= CLEARLY * min(seconds.values())]
+        if len(close) == 1:
+            break
+        for size in close:
+            measure(size)
+    return seconds
 
 
-def time_per_worker(iteration: Iteration, chunk: int, width: int, threads: int) -> float:
-    """Seconds that a worker's iteration takes when so many are stacked, and threads run."""
-    index, weight = _batches(iteration.problem, chunk, width)
-    steps = STEPS
+def _faster_alone(trial: Trial, alone: int, shared: int, participants: int, threads: int) -> bool:
+    """Whether few threads, with more workers stacked, take far less time than all threads do."""
+    walls: dict[int, float] = {}
+    began = time.perf_counter()
+    while len(walls) < 2 or time.perf_counter() - began < PATIENCE / 2:
+        for size in (alone, shared):
+            found = trial.wall(size, participants, min(threads, ceil(participants / size)))
+            walls[size] = min(found, walls.get(size, found))
+    return walls[alone] * FAR < walls[shared]
 
-    def task(_: int) -> None:
-        iteration(index, weight, steps)
 
-    times: list[float] = []
-    with Workforce(threads) as workforce:
-        while len(times) < 3 or (len(times) < MOST_TIMES and sum(times) < ENOUGH):
-            began = time.perf_counter()
-            for _ in workforce.ordered(task, range(threads)):
-                pass
-            spent = time.perf_counter() - began
-            if len(times) == 1:  # the first is for recording, the second for warming up
-                steps = min(MOST_STEPS, max(STEPS, ceil(MOMENT * STEPS / spent)))
-            times.append(spent)
-    return min(times[2:]) / (steps * chunk * threads)
+class Trial:
+    """Short rounds of a run's largest workers, on the first few batches of their data."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        algorithm: Algorithm,
+        owned: Sequence[Indexes],
+        schedule: Schedule,
+        tau: int,
+    ) -> None:
+        self.problem, self.algorithm, self.batch = problem, algorithm, schedule.batch
+        held = BATCHES_HELD * _width(schedule)
+        self.owned = [mine[:held] for mine in sorted(owned, key=len, reverse=True)]
+        self.server = algorithm.init(problem.initial)
+        self._engines: dict[tuple[int, int, int], Engine] = {}
+        self.steps = 1
+        spent = self.wall(1, 1, 1)
+        self.steps = max(1, min(tau, MOST_STEPS, int(MOMENT / max(spent, 1e-9))))
+
+    def processor(self, chunk: int) -> float:
+        """Processor seconds of a worker's iteration when so many are stacked."""
+        return self._time(chunk, chunk, 1, _processor_clock())
+
+    def wall(self, chunk: int, workers: int, threads: int) -> float:
+        """Seconds of a worker's iteration in rounds of so many workers and threads."""
+        return self._time(chunk, workers, threads, time.perf_counter)
+
+    def _time(self, chunk: int, workers: int, threads: int, clock: Clock) -> float:
+        key = chunk, workers, threads
+        known = key in self._engines
+        if not known:
+            self._engines[key] = self._engine(*key)
+        with self._engines[key] as engine:
+            if not known:  # the step is recorded, then run in
+                self._round(engine, workers, 1)
+                self._round(engine, workers, 1)
+            began = clock()
+            self._round(engine, workers, self.steps)
+            return (clock() - began) / (workers * self.steps)
+
+    def _engine(self, chunk: int, workers: int, threads: int) -> Engine:
+        owned = self.owned[:workers]
+        schedule = Schedule(0, [len(mine) for mine in owned], self.batch)
+        return Engine(self.problem, self.algorithm, owned, schedule, chunk=chunk, threads=threads)
+
+    def _round(self, engine: Engine, workers: int, steps: int) -> None:
+        starts = np.zeros(workers, dtype=np.int64)
+        engine.round(self.server, np.arange(workers), starts, steps, 1)
+
+
+def _processor_clock() -> Clock:
+    """Time this thread spent computing; the wall clock where that is too coarse to be of use."""
+    exact = time.get_clock_info("thread_time").resolution <= 1e-4
+    return time.thread_time if exact else time.perf_counter
+
+
+def _width(schedule: Schedule) -> int:
+    """Samples a gradient takes at a time."""
+    return schedule.width if schedule.batch else min(schedule.width, GRADIENT_BLOCK)
 
 
 def _prepare(problem: Problem, workers: int, width: int) -> bool:
