@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fednag.algorithm import Algorithm
+from fednag.clock.attendance import attendance
+from fednag.clock.fleet import load_fleet
 from fednag.config import CUSTOM, Data, Experiment, Split, build_algorithm
 from fednag.errors import FednagError
 from fednag.problems import data, models, partition
@@ -109,6 +112,9 @@ class Builder:
             chunk=choice.chunk,
             threads=choice.threads,
         )
+        if experiment.clock.fleet is not None:
+            resolved, plan, remarks = timed(resolved, plan)
+            notes += remarks
         return resolved, plan, [*deal.notes, *notes, *warnings(experiment)]
 
     def _dataset(self, experiment: Experiment) -> Dataset:
@@ -226,6 +232,21 @@ def resolve_device(name: str) -> str:
         first = str(error).splitlines()[0]
         raise FednagError(f"engine.device: cannot use {name!r} ({first}); use 'auto'") from error
     return name
+
+
+def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[str]]:
+    """The plan with the fleet its rounds are played on, and the fleet's digest written down."""
+    section = experiment.clock
+    fleet = load_fleet(section.fleet or "")
+    if section.digest not in (None, fleet.digest):
+        raise FednagError(
+            f"clock.fleet: {fleet.source} is not what it was when this run began; restore it, or "
+            "start a new run without clock.digest"
+        )
+    place = str(Path(fleet.source).absolute()) if fleet.source != fleet.name else fleet.source
+    update = section.model_copy(update={"fleet": place, "digest": fleet.digest})
+    attend, notes = attendance(plan, fleet, section.deadline)
+    return experiment.model_copy(update={"clock": update}), replace(plan, attend=attend), notes
 
 
 def outputs_of(y: Tensor) -> int:
