@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fednag.algorithm import Algorithm
 from fednag.clock.attendance import attendance
 from fednag.clock.fleet import load_fleet
-from fednag.config import CUSTOM, Data, Experiment, Split, build_algorithm
+from fednag.config import CUSTOM, Data, Experiment, Split, build_algorithm, participants
 from fednag.errors import FednagError
 from fednag.problems import data, models, partition
 from fednag.problems.dataset import Dataset
@@ -205,21 +205,6 @@ def split(dataset: Dataset, section: Split, seed: int) -> Partition:
             )
         return partition.natural(dataset.owners.numpy(), section.workers, seed)
     return partition.iid(len(labels), workers, seed)
-
-
-def participants(experiment: Experiment, workers: int) -> int:
-    """How many workers take part in a round."""
-    training = experiment.training
-    if workers == 1:
-        return 1
-    if training.participants is not None:
-        if training.participants > workers:
-            raise FednagError(
-                f"training.participants: {training.participants} is more than the {workers} "
-                "workers there are; lower it or raise split.workers"
-            )
-        return training.participants
-    return max(1, round((training.fraction or 1.0) * workers))
 
 
 def resolve_device(name: str) -> str:

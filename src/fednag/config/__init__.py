@@ -182,6 +182,21 @@ def parse(raw: Mapping[str, Any], source: str = "experiment") -> Experiment:
     return experiment.model_copy(update={"algorithm": describe(algorithm)})
 
 
+def participants(experiment: Experiment, workers: int) -> int:
+    """How many workers take part in a round."""
+    training = experiment.training
+    if workers == 1:
+        return 1
+    if training.participants is not None:
+        if training.participants > workers:
+            raise FednagError(
+                f"training.participants: {training.participants} is more than the {workers} "
+                "workers there are; lower it or raise split.workers"
+            )
+        return training.participants
+    return max(1, round((training.fraction or 1.0) * workers))
+
+
 def read(path: Path) -> dict[str, Any]:
     """The tables of an experiment file, not yet checked."""
     try:
