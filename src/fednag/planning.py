@@ -12,7 +12,7 @@ from fednag.algorithms import ALGORITHMS
 from fednag.api import Started, run_all
 from fednag.clock.fleet import Fleet, load_fleet
 from fednag.clock.runs import TimedRun, read_run
-from fednag.clock.summary import Row, replay_runs, rows
+from fednag.clock.summary import Row, replay_runs, times_to_target
 from fednag.config import Experiment, override, parse
 from fednag.config.sentences import nearest
 from fednag.errors import FednagError
@@ -147,7 +147,8 @@ def advise(
     for candidate, one in zip(candidates, timed, strict=True):
         groups.setdefault(candidate, []).append(one)
     points = [
-        Point(method, tau, rows(group, target, None)[0]) for (method, tau), group in groups.items()
+        Point(method, tau, times_to_target(group, target)[0])
+        for (method, tau), group in groups.items()
     ]
     count = max(len(one.replays) for one in timed)
     return Advice(target, fleet, points, list(runs), count)

@@ -161,6 +161,9 @@ def _tell(terminal: Any, advice: Advice, folder: Path) -> None:
     if drawn:
         seeds = len({run.seed for run in advice.runs})
         title = f"{fleet.title}; {seeds} seed(s), {advice.replays} replay(s); ring: least of all"
+        never = dict.fromkeys(p.method for p in advice.points if advice.best_of(p.method) is None)
+        if never:
+            title += f"; never there: {', '.join(never)}"
         chart = plan_chart(drawn, title, f"accuracy {advice.target:g}")
         written = save(chart, folder / stem)
     report = {

@@ -19,7 +19,9 @@ from fednag.errors import FednagError
 if TYPE_CHECKING:
     from fednag.clock.fleet import Fleet
     from fednag.clock.runs import TimedRun
-    from fednag.clock.summary import Row, Timed
+    from fednag.clock.summary import Part, Row, Timed
+
+MOST_SHOWN = 6  # methods whose devices are tabulated and drawn
 
 
 class ReplayByDefault(TyperGroup):
@@ -70,8 +72,7 @@ def time_replay(
     from fednag.clock.attendance import notes_on
     from fednag.clock.fleet import load_fleet
     from fednag.clock.runs import common_target, told_apart
-    from fednag.clock.summary import replay_runs
-    from fednag.clock.summary import rows as summary
+    from fednag.clock.summary import replay_runs, times_to_target, where_time_goes
     from fednag.records import find_runs
     from fednag.terminal import notes, paths
 
@@ -91,16 +92,23 @@ def time_replay(
     terminal = console()
     with terminal.status("replaying"):
         timed = replay_runs(found, where, replays, seed)
-    rows = summary(timed, target, loss)
+    rows = times_to_target(timed, target, loss)
+    order = [row.label for row in rows]
+    shown = [one for one in timed if one.run.label in order[:MOST_SHOWN]]
+    shown.sort(key=lambda one: order.index(one.run.label))
+    parts = where_time_goes(shown, where)
     words = f"accuracy {target:g}" if target is not None else f"loss {loss:g}"
     count = max(len(one.replays) for one in timed)
     terminal.print(_table(rows, words, where, count))
     if len(rows) > 1:
         terminal.print(_reductions(rows))
-    terminal.print(_parts_table(timed, where))
+    terminal.print(_parts_table(parts))
     workers = max(run.workload.workers for run in found)
-    notes(terminal, [*notes_on(where, workers), *remarks(found, where)])
-    paths(terminal, _write(folder, timed, rows, where, target, loss, words))
+    said = [*notes_on(where, workers), *remarks(found, where)]
+    if len(order) > MOST_SHOWN:
+        said.append(f"where the time goes is shown for the {MOST_SHOWN} fastest")
+    notes(terminal, said)
+    paths(terminal, _write(folder, timed, rows, parts, where, target, loss, words))
     unless(failed)
 
 
@@ -198,15 +206,21 @@ def seconds_text(seconds: float | None, deviation: float | None) -> str:
 
 
 def _reductions(rows: list[Row], most: int = 8) -> Any:
+    """Who saves how much of whose time; of many methods, only the fastest one does."""
     from rich.table import Table
 
+    if len(rows) > most:
+        table = Table("rival", f"time saved by {rows[0].label}")
+        for rival in rows[1:]:
+            part = rows[0].less_than(rival)
+            table.add_row(rival.label, "-" if part is None else f"{part:.1%}")
+        return table
     table = Table(title="time saved against each rival", title_justify="left")
     table.add_column("method", no_wrap=True)
-    rivals = rows[:most]
-    for rival in rivals:
+    for rival in rows:
         table.add_column(f"vs {rival.label}", justify="right")
     for row in rows:
-        saved = [row.less_than(rival) for rival in rivals]
+        saved = [row.less_than(rival) for rival in rows]
         if any(part is not None and part > 0 for part in saved):  # the slowest saves nothing
             table.add_row(
                 row.label, *("" if not part or part < 0 else f"{part:.1%}" for part in saved)
@@ -214,10 +228,10 @@ def _reductions(rows: list[Row], most: int = 8) -> Any:
     return table
 
 
-def _parts_table(timed: list[Timed], fleet: Fleet) -> Any:
+def _parts_table(parts: list[Part]) -> Any:
     from rich.table import Table
 
-    from fednag.clock.summary import KEYS, parts
+    from fednag.clock.summary import KEYS
 
     table = Table(title="where the time goes: seconds of an average round", title_justify="left")
     table.add_column("method", no_wrap=True)
@@ -225,7 +239,7 @@ def _parts_table(timed: list[Timed], fleet: Fleet) -> Any:
     for key in KEYS:
         table.add_column(key, justify="right")
     before = ""
-    for part in parts(timed, fleet):
+    for part in parts:
         numbers = [getattr(part, key) for key in KEYS]
         total = sum(numbers) or 1.0
         shown = [f"{number:.4g} ({number / total:.0%})" for number in numbers]
@@ -238,12 +252,13 @@ def _write(
     folder: Path,
     timed: list[Timed],
     rows: list[Row],
+    parts: list[Part],
     fleet: Fleet,
     target: float | None,
     loss: float | None,
     words: str,
 ) -> list[Path]:
-    from fednag.clock.summary import KEYS, curve_rows, parts
+    from fednag.clock.summary import KEYS, curve_rows
     from fednag.records import write_atomically
     from fednag.report.charts import save
     from fednag.report.clock import time_chart
@@ -251,7 +266,7 @@ def _write(
     measure = "loss" if loss is not None else "accuracy"
     shares = [
         {"method": p.label, "device": p.device, "part": key, "seconds": getattr(p, key), "order": i}
-        for p in parts(timed, fleet)
+        for p in parts
         for i, key in enumerate(KEYS)
     ]
     seeds, count = len({one.run.seed for one in timed}), max(len(one.replays) for one in timed)
@@ -267,7 +282,7 @@ def _write(
         "target": words,
         "replays": count,
         "methods": [asdict(row) for row in rows],
-        "parts": [asdict(part) for part in parts(timed, fleet)],
+        "parts": [asdict(part) for part in parts],
     }
     path = folder / f"time-{fleet.name}.json"
     try:

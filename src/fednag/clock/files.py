@@ -253,10 +253,17 @@ def _once(found: Description, where: str, field: str, stated: object, key: tuple
 
 
 def _check(model: type[Checked], table: Mapping[str, Any], source: str, where: str = "") -> Checked:
+    prefix = f"{source}: {where}: " if where else f"{source}: "
+    known = model.model_fields
+    for key in table:
+        if key not in known:  # a slip of the pen explains what else is wrong: it comes first
+            raise FednagError(
+                f"{prefix}{plain(key)}: no such key{nearest(key, known)}; allowed here: "
+                f"{', '.join(known)}"
+            )
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        prefix = f"{source}: {where}: " if where else f"{source}: "
         raise FednagError(prefix + explain(error, model)) from None
 
 

@@ -99,7 +99,9 @@ def replay_runs(
     return found
 
 
-def rows(timed: Sequence[Timed], accuracy: float | None, loss: float | None) -> list[Row]:
+def times_to_target(
+    timed: Sequence[Timed], accuracy: float | None, loss: float | None = None
+) -> list[Row]:
     """A row a method, fastest first; those that did not reach the target last."""
     labels = list(dict.fromkeys(one.run.label for one in timed))
     found = [
@@ -144,7 +146,7 @@ def _best(group: Sequence[Timed], accuracy: bool) -> float | None:
     return min(known) if accuracy else max(known)
 
 
-def parts(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> list[Part]:
+def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> list[Part]:
     """Where time goes: a row a method and device; of more than ``most`` workers, a row a kind."""
     found = []
     many = max(one.run.workload.workers for one in timed) > most

@@ -24,7 +24,9 @@ def time_chart(
     order) as stacked bars below each other."""
     methods = list(dict.fromkeys(row["method"] for row in curves))
     drawn = [_lines(curves, methods, measure, target)] if curves else []
-    chart = alt.hconcat(*drawn, _bars(shares), spacing=40).resolve_scale(color="independent")
+    chart = alt.hconcat(*drawn, _bars(shares), spacing=40).resolve_scale(
+        color="independent", strokeDash="independent"
+    )
     return _finished(chart, title)
 
 
@@ -64,6 +66,11 @@ def _bars(rows: Sequence[dict[str, Any]]) -> Any:
         legend=alt.Legend(title=None),
     )
     panels = []
+    sums: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = (row["method"], row["device"])
+        sums[key] = sums.get(key, 0.0) + row["seconds"]
+    longest = max(sums.values()) or 1.0
     for method in methods:
         own = [row for row in rows if row["method"] == method]
         last = method == methods[-1]
@@ -75,14 +82,19 @@ def _bars(rows: Sequence[dict[str, Any]]) -> Any:
             .mark_bar()
             .encode(
                 y=alt.Y("device:N", title=None, sort=None, axis=alt.Axis(labelLimit=200)),
-                x=alt.X("seconds:Q", title="seconds of an average round" if last else None),
+                x=alt.X(
+                    "seconds:Q",
+                    title="seconds of an average round" if last else None,
+                    axis=alt.Axis(labels=last, ticks=last),
+                    scale=alt.Scale(domain=[0, longest], nice=False),
+                ),
                 color=colour,
                 order="order:Q",
                 tooltip=["device:N", "part:N", alt.Tooltip("seconds:Q", format=".4g")],
             )
             .properties(width=320, height=alt.Step(16))
         )
-    return alt.vconcat(*panels, spacing=8).resolve_scale(color="shared", x="shared")
+    return alt.vconcat(*panels, spacing=8)
 
 
 def plan_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:
