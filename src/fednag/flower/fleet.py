@@ -193,9 +193,7 @@ class Fleet:
         missed = tuple(silo for silo in wanted if silo not in replies)
         return Answers(good, refused, missed, down, up)
 
-    def _mean(
-        self, answers: Answers, names: tuple[str, ...], phase: str, number: int
-    ) -> Gathered:
+    def _mean(self, answers: Answers, names: tuple[str, ...], phase: str, number: int) -> Gathered:
         """The weighted mean of what came up, in the order of the silos."""
         parts: list[Gathered] = []
         refused = dict(answers.refused)
@@ -225,7 +223,7 @@ class Fleet:
         found, lost, refused = {}, 0, dict(answers.refused)
         for silo, reply in answers.good.items():
             said = protocol.metrics(reply)
-            if not 0 <= said.get("loss", -1):
+            if said.get("loss", -1) < 0:  # metrics that are not finite are left out
                 lost, refused[silo] = lost + 1, f"its loss {NOT_FINITE}"
             elif not all(0 <= said.get(key, 0) <= 1 for key in ("accuracy", "train_accuracy")):
                 refused[silo] = "its accuracy is not between 0 and 1"

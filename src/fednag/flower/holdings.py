@@ -85,7 +85,9 @@ def from_folder(folder: Path) -> dict[str, Tensor]:
             found[name] = torch.from_numpy(np.load(path, allow_pickle=False))
         except (OSError, ValueError, TypeError) as error:
             why = " ".join(str(error).split())
-            raise FednagError(f"{path}: cannot be read ({why}); write it with numpy.save") from error
+            raise FednagError(
+                f"{path}: cannot be read ({why}); write it with numpy.save"
+            ) from error
     return found
 
 

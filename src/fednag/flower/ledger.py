@@ -35,7 +35,9 @@ class Ledger:
         if self.path is None or not self.path.exists():
             return
         kept = [
-            line for line in read(self.path) if isinstance(line["round"], int) and line["round"] < number
+            line
+            for line in read(self.path)
+            if isinstance(line["round"], int) and line["round"] < number
         ]
         write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 

@@ -1,9 +1,9 @@
 """What a silo keeps between rounds.
 
-It lives in ``context.state``, which ends with the SuperNode and with the run. With ``memory-folder``
-in the ``node_config`` it is on the silo's disk too, and survives both. Memories are labelled with
-the round they come from: the server says which of a silo's rounds it used last, so an update that
-never arrived leaves no trace in the memory.
+It lives in ``context.state``, which ends with the SuperNode and with the run. With
+``memory-folder`` in the ``node_config`` it is on the silo's disk too, and survives both. Memories
+are labelled with the round they come from: the server says which of a silo's rounds it used last,
+so an update that never arrived leaves no trace in the memory.
 """
 
 from __future__ import annotations
@@ -48,10 +48,9 @@ class Memory:
         if key in self.state.array_records:
             return unpack(self.state.array_records[key], names, shape), False
         found = self._on_disk(number)
-        if found is not None and set(found) == set(names):
-            if all(found[name].shape == self.first[name].shape for name in names):
-                return found.map(lambda vector: vector.to(shape.dtype)), False
-        return self.first, True
+        if found is None or not _alike(found, self.first):
+            return self.first, True
+        return found, False
 
     def keep(self, number: int, kept: Vectors) -> None:
         if not self.first:
@@ -80,6 +79,15 @@ class Memory:
             return Vectors(**load((self.folder / f"{number:09}.safetensors").read_bytes()))
         except (OSError, SafetensorError, ValueError, RuntimeError):
             return None
+
+
+def _alike(found: Vectors, first: Vectors) -> bool:
+    if set(found) != set(first):
+        return False
+    return all(
+        found[name].shape == vector.shape and found[name].dtype == vector.dtype
+        for name, vector in first.items()
+    )
 
 
 def _rounds(records: Mapping[str, Any]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Which node is which silo: newcomers are asked who they are, and turned away if they do not fit."""
+"""Which node is which silo: newcomers say who they are, and are turned away if they do not fit."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ class Roster:
         expect(said, **{name: ours[name] for name in checked})
         silo = said.get("silo")
         if type(silo) is not int or not 0 <= silo < self.deployment.silos:
-            raise Refusal(f"its silo is {one_line(silo, 60)}, not one of 0 to {self.deployment.silos - 1}")
+            raise Refusal(
+                f"its silo is {one_line(silo, 60)}, not one of 0 to {self.deployment.silos - 1}"
+            )
         if flower.bind and self._names.get(node) != f"{flower.bind}-{silo}":
             name = one_line(self._names.get(node), 60)
             raise Refusal(f"it says it is silo {silo}, and is registered as {name!r}")

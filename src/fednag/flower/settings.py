@@ -121,8 +121,8 @@ class Deployment:
                 )
         if flower.quorum > self.silos:
             raise FednagError(
-                f"{SOURCE}: flower.quorum: {flower.quorum} is more than the {self.silos} silos there "
-                "are; lower it"
+                f"{SOURCE}: flower.quorum: {flower.quorum} is more than the {self.silos} silos "
+                "there are; lower it"
             )
         return self
 

@@ -50,14 +50,16 @@ class Silo:
 
     def probe(self, w: Vector) -> Vectors:
         with self.engine:
-            return _update(self.engine.probe(w, ALONE))
+            return _update(self.engine.probe(w.to(self.problem.device), ALONE))
 
     def train(
         self, sent: Vectors, mine: Vectors, start: int, steps: int, number: int
     ) -> tuple[Vectors, Vectors, float]:
         """(what goes up, the new memory, seconds); ``start`` iterations were done before."""
         began = time.monotonic()
-        self.engine.memories = Memories(mine.map(lambda vector: vector.clone().unsqueeze(0)))
+        device = self.problem.device
+        sent = sent.map(lambda vector: vector.to(device))
+        self.engine.memories = Memories(mine.map(lambda v: v.to(device, copy=True).unsqueeze(0)))
         with self.engine:
             starts = np.array([start], dtype=np.int64)
             up = _update(self.engine.round(sent, ALONE, starts, steps, number))
@@ -69,7 +71,7 @@ class Silo:
         with self.engine:
             found = Yardstick(
                 self.engine, self.owned, self.experiment.seed, self.experiment.evaluation.samples
-            )(w)
+            )(w.to(self.problem.device))
         numbers = {
             "loss": found.loss,
             "train_accuracy": found.train_accuracy,

@@ -159,9 +159,7 @@ class Local:
         return self.yardstick(w)
 
 
-def simulate(
-    plan: Plan, resumed: State | None = None, crew: Crew | None = None
-) -> Iterator[State]:
+def simulate(plan: Plan, resumed: State | None = None, crew: Crew | None = None) -> Iterator[State]:
     """Run a plan; yields the state before training and after every round.
 
     From the state of an earlier run it goes on as that one would have, to the bit. ``crew`` does

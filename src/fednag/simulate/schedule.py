@@ -57,7 +57,9 @@ class Schedule:
         block, number = divmod(epoch, EPOCHS_DRAWN)
         drawn, orders = self._orders.get(worker, (-1, []))
         if drawn != block:
-            rng = np.random.Generator(np.random.PCG64([self.seed, ORDER, int(self.numbers[worker]), block]))
+            rng = np.random.Generator(
+                np.random.PCG64([self.seed, ORDER, int(self.numbers[worker]), block])
+            )
             orders = [rng.permutation(int(self.sizes[worker])) for _ in range(EPOCHS_DRAWN)]
             self._orders[worker] = block, orders
         return orders[number]
