@@ -67,6 +67,9 @@ def up(
     tls: Annotated[
         bool, typer.Option("--tls", help="Encrypt, and admit only silos with registered keys.")
     ] = False,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="In Flower's own simulation (Ray), no SuperNodes.")
+    ] = False,
     data: Annotated[
         str,
         typer.Option(help="Silos' own data folders, e.g. 'data/site-{silo}'; see flower.shape."),
@@ -86,12 +89,17 @@ def up(
     from fednag.flower.scaffold import flat
     from fednag.flower.settings import read_run_config
 
+    if simulation and (tls or data):
+        raise FednagError("--simulation: it has no silos of its own; leave out --tls and --data")
+    if simulation and find_spec("ray") is None:
+        raise FednagError("--simulation: Ray is not installed; pip install 'fednag[simulation]'")
     own = {"out": str(output(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
     tables = _tables(experiment, silos, set_, own, bool(data))
     deployment = read_run_config(flat(tables))
     nodes = _nodes(deployment.silos, data, out)
     terminal = console()
     kind = "encrypted, with keys" if tls else "not encrypted; loopback only"
+    kind = "simulated by Ray" if simulation else kind
     terminal.print(f"starting a SuperLink and {deployment.silos} SuperNodes ({kind})")
     written: list[Path] = []
 
@@ -101,7 +109,7 @@ def up(
             written.append(Path(line.removeprefix("writing ")))
 
     try:
-        with _signals(), federation(deployment.silos, tls, nodes) as running:
+        with _signals(), federation(deployment.silos, tls, nodes, simulation) as running:
             running.submit(tables, tell)
     except _Stopped as stopped:
         print("fednag: interrupted, all processes ended; go on with --resume", file=sys.stderr)

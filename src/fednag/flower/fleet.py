@@ -154,11 +154,13 @@ class Fleet:
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {sent: silo for sent, silo in zip(ids, here, strict=False) if sent}
         replies: dict[int, Message] = {}
-        while waiting and time.monotonic() < until:
+        while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
                 silo = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if silo is not None:
                     replies[silo] = reply
+            if time.monotonic() >= until:
+                break
             if waiting:
                 time.sleep(PAUSE)
         return self._sorted_out(wanted, replies, number, len(ids) * protocol.nbytes(record))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,15 @@ class Federation:
 
     processes: Processes
     port: int
-    tls: bool
-    node_ports: list[int] = field(default_factory=list)
+    tls: bool = False
+    simulated: int = 0  # silos in Flower's own simulation, which has no SuperNodes
 
     def start_link(self) -> None:
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--database", str(self.processes.folder / "superlink.db")]
         command.append("--disable-runtime-dependency-installation")
+        if self.simulated:
+            command.append("--simulation")
         if self.tls:
             folder = self.processes.folder
             command += ["--ssl-ca-certfile", str(folder / "ca.crt"), "--enable-supernode-auth"]
@@ -82,9 +84,10 @@ class Federation:
         count = sum(1 for _ in self.processes.folder.glob("app-*"))
         app = self.processes.folder / f"app-{count}"
         write_app(app, tables, CONNECTION)
-        process = self.processes.start(
-            f"run-{count}", ["flwr", "run", str(app), CONNECTION, "--stream"]
-        )
+        command = ["flwr", "run", str(app), CONNECTION, "--stream"]
+        if self.simulated:
+            command += ["--federation-config", f"num-supernodes={self.simulated}"]
+        process = self.processes.start(f"run-{count}", command)
         said = ""
         for line in self._lines(f"run-{count}", process):
             if "fednag: " in line:
@@ -122,12 +125,15 @@ class Federation:
 
 @contextmanager
 def federation(
-    silos: int, tls: bool, node_configs: Sequence[Mapping[str, Any]] = ()
+    silos: int,
+    tls: bool = False,
+    node_configs: Sequence[Mapping[str, Any]] = (),
+    simulation: bool = False,
 ) -> Iterator[Federation]:
     """A federation of so many silos, taken down when the block is left, whatever happens."""
     with Processes() as processes:
         (port,) = free_ports(1)
-        found = Federation(processes, port, tls)
+        found = Federation(processes, port, tls, silos if simulation else 0)
         connection: dict[str, Any] = {"address": f"127.0.0.1:{port}"}
         if tls:
             make_authority(processes.folder)
@@ -138,7 +144,7 @@ def federation(
         config = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (processes.folder / "home" / "config.toml").write_text(tomli_w.dumps(config))
         found.start_link()
-        for number in range(silos):
+        for number in range(0 if simulation else silos):
             if tls:
                 found.register(number)
             found.start_node(number, node_configs[number] if node_configs else None)
