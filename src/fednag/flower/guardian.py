@@ -16,17 +16,22 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-MARK = "FEDNAG_DEPLOYMENT"
+MARK, PART = "FEDNAG_DEPLOYMENT", "FEDNAG_PART"
 POLITE = 3.0  # seconds between asking and insisting
 
 
-def marked(token: str) -> list[int]:
-    """Processes that carry the token in their environment; none where there is no /proc."""
-    wanted = f"{MARK}={token}".encode()
+def marked(token: str, part: str | None = None) -> list[int]:
+    """Processes that carry the token in their environment; none where there is no /proc.
+
+    With ``part``, only those of one server or silo: its own process and what that started.
+    """
+    wanted = {f"{MARK}={token}".encode()}
+    if part is not None:
+        wanted.add(f"{PART}={part}".encode())
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+            if wanted <= set((folder / "environ").read_bytes().split(b"\0")):
                 found.append(int(folder.name))
     return [pid for pid in found if pid != os.getpid()]
 
