@@ -30,7 +30,7 @@ from fednag.flower.ledger import read
 from fednag.flower.local import Federation, federation
 from fednag.flower.scaffold import flat, run_config
 from fednag.flower.settings import read_run_config
-from fednag.records import Record, RunFolder
+from fednag.records import RunFolder
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -89,9 +89,7 @@ class Submitted:
 
 
 def parity(methods: list[str], tls: bool) -> None:
-    print(
-        "| method | largest difference of a weight | bytes down, up | as declared | seconds a round |"
-    )
+    print("| method | largest difference | bytes down, up | as declared | seconds a round |")
     print("| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as place, federation(3, tls) as running:
         for name in methods:
@@ -136,16 +134,19 @@ def tables_of(place: Path, **flower: Any) -> dict[str, Any]:
             "split": {"workers": 3},
             "training": {"tau": 5, "iterations": 20, "batch": 16},
             "algorithm": {"name": "fednag", "lr": 0.05},
+            "evaluation": {"every": 4},
         }
     )
     own = {"out": str(place), "shape": ",".join(map(str, SHAPE)), "classes": CLASSES, "quorum": 2}
     return run_config(experiment, {**own, "deadline": 25.0, "evaluate": "silos", **flower})
 
 
-def told(records: list[Record], folder: Path) -> str:
-    """What the run's records say of the silos."""
-    missed = [f"round {r.round}: silo {i} missed" for r in records for i in r.missed]
+def told(folder: Path) -> str:
+    """What the run's folder says of the silos."""
     lines = read(folder / "silos.jsonl")
+    missed = [
+        f"round {x['round']}: silo {x['silo']} missed" for x in lines if x["status"] == "missed"
+    ]
     refused = [
         f"round {x['round']}: silo {x['silo']} refused ({x['why']})"
         for x in lines
@@ -205,11 +206,10 @@ class Trials:
             self.whole = model
         gap = float((model - self.whole).abs().max())
         same = "the undisturbed run's bits" if gap == 0 else f"differs by at most {gap:.1g}"
-        ended = f"{resumed + ': ' if resumed else ''}finished, {len(records) - 1} of 4 rounds"
+        ended = f"{resumed + ': ' if resumed else ''}finished, {records[-1].round} of 4 rounds"
         loss = f"{records[-1].loss:.4f}"
-        print(
-            f"| {what} | {ended} | {told(records, run.folder)} | {loss}; {same} | {run.seconds:.0f} |"
-        )
+        tale = told(run.folder)
+        print(f"| {what} | {ended} | {tale} | {loss}; {same} | {run.seconds:.0f} |")
         sys.stdout.flush()
 
 
