@@ -152,7 +152,7 @@ def expect(found: Mapping[str, Any], **wanted: Any) -> None:
     for key, right in wanted.items():
         given = found.get(key)
         if type(given) is not type(right) or given != right:
-            raise Refusal(f"its {key} is {one_line(given, 60)}, not {one_line(right, 60)}")
+            raise Refusal(f"its {key} is {one_line(given, 24)}, not {one_line(right, 24)}")
 
 
 def one_line(text: object, most: int = LONGEST) -> str:

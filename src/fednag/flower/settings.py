@@ -134,12 +134,10 @@ def read_run_config(flat: Mapping[str, Any]) -> Deployment:
         if given == "":
             continue
         section, dot, key = path.partition(".")
-        if not dot:
-            raw[section] = given
-        elif isinstance(table := raw.setdefault(section, {}), dict):
-            table[key] = _listed(given)
-        else:
+        held = raw.get(section, {} if dot else None)
+        if (dot and not isinstance(held, dict)) or (not dot and held is not None):
             raise FednagError(f"{SOURCE}: {section}: is both a value and a table; leave one out")
+        raw[section] = {**held, key: _listed(given)} if dot else given
     own = raw.pop("flower", {})
     try:
         flower = Flower.model_validate({key.replace("-", "_"): v for key, v in own.items()})
@@ -156,16 +154,19 @@ def _listed(given: Any) -> Any:
 
 
 def _experiment(raw: dict[str, Any]) -> Experiment:
+    tables = set(Experiment.model_fields) - {"name", "seed"}
+    for section in tables & set(raw):
+        if not isinstance(raw[section], dict):
+            raise FednagError(f"{SOURCE}: {section}: is a table; write e.g. {section}.key")
     rounds = raw.pop("rounds", None)
-    data = raw.get("data", {})
-    if isinstance(data, dict) and data.get("name") == SILOS:
+    data, table = raw.get("data", {}), raw.get("algorithm", {})
+    if data.get("name") == SILOS:
         raw["data"] = {**data, "name": CUSTOM}
-    table = raw.get("algorithm", {})
-    name = table.get("name", DEFAULT) if isinstance(table, dict) else DEFAULT
+    name = table.get("name", DEFAULT)
     # Numbers of other methods may stand beside it, so that one key changes the method.
     ((_, chosen),) = methods({**raw, "algorithm": table}, [name], SOURCE)
     if rounds is not None:
-        training = dict(chosen.get("training", {}))
+        training = chosen.get("training", {})
         if type(rounds) is not int or rounds < 1:
             raise FednagError(f"{SOURCE}: rounds: {rounds!r} is not a whole number from 1 up")
         tau = training.get("tau", Experiment().training.tau)
