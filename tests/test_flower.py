@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 
 import fednag
 import fednag.flower.client as client_module
@@ -616,3 +616,28 @@ def test_a_run_on_flower_is_not_resumed_by_the_simulator(tmp_path: Path) -> None
 
     with pytest.raises(FednagError, match="fednag flower up --resume"):
         resume_all(find_runs([tmp_path]))
+
+
+def test_flower_saying_that_nobody_answered_is_a_miss(tmp_path: Path) -> None:
+    """A message that grew too old, a node that has gone: nobody is to blame for an answer."""
+
+    def gone(asked: Any, answered: Any) -> Any:
+        train = asked.metadata.message_type == "train"
+        error = Error(5, "Node Unavailable")
+        return Message(error, reply_to=asked) if train else answered
+
+    config = config_of(tmp_path, rounds=1)
+    run = play(config, grid_of(config, faults={1: gone}))
+    assert (run.records[-1].missed, run.records[-1].refused) == ((1,), ())
+    hellos: list[int] = []
+
+    def shy(asked: Any, answered: Any) -> Any:
+        """Not there when it is first asked who it is."""
+        if asked.metadata.message_type != "query.hello":
+            return answered
+        hellos.append(1)
+        return Message(Error(3, "gone"), reply_to=asked) if len(hellos) == 1 else answered
+
+    config = config_of(tmp_path / "b", rounds=1, flower__join=5.0)
+    run = play(config, grid_of(config, faults={1: shy}))
+    assert (run.records[-1].misses, len(hellos)) == (0, 2)

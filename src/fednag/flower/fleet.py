@@ -31,6 +31,7 @@ from fednag.simulate.schedule import Indexes, Schedule
 from fednag.vectors import Vector, Vectors
 
 NOT_FINITE = "is not finite"
+LATE = 30.0  # seconds past the deadline after which Flower forgets what was asked
 COMING = 15.0  # seconds a round waits for a silo that has just connected
 
 
@@ -144,7 +145,7 @@ class Fleet:
         self._call_in(wanted, until)
         here = [silo for silo in wanted if silo in self.roster.present]
         same = {"protocol": PROTOCOL, "digest": self.deployment.digest, "round": number}
-        left = max(until - time.monotonic(), 1.0)
+        left = max(until - time.monotonic(), 1.0) + LATE
         messages = [
             protocol.message(
                 kind, self.roster.nodes[silo], {**same, "silo": silo, **about(silo)}, record, left
@@ -157,7 +158,7 @@ class Fleet:
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
                 silo = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if silo is not None:
+                if silo is not None and not protocol.nobody(reply):
                     replies[silo] = reply
             if time.monotonic() >= until:
                 break

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 
 from fednag.vectors import Vector, Vectors
 
@@ -25,6 +26,12 @@ ARRAYS, CONFIG, METRICS = "vectors", "about", "metrics"
 HELLO, PROBE, TRAIN, EVALUATE = "query.hello", "query.probe", "train", "evaluate"
 VERSIONED = ("fednag", "torch", "flwr")
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+# Flower's words for: nobody answered. The message was too old, or the node has gone.
+ABSENT = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
 LONGEST = 500  # characters of a reason a silo gives
 
 
@@ -114,6 +121,11 @@ def answer(
     if metrics is not None:
         content[METRICS] = MetricRecord(dict(metrics))
     return Message(content=content, reply_to=to)
+
+
+def nobody(given: Message) -> bool:
+    """Whether this is no answer at all, but Flower saying that there is none."""
+    return given.has_error() and given.error.code in ABSENT
 
 
 def about(given: Message) -> dict[str, Any]:

@@ -80,8 +80,8 @@ class Roster:
 
     def _hear(self, reply: Message) -> None:
         node = self._asked.pop(reply.metadata.reply_to_message_id, None)
-        if node is None:
-            return
+        if node is None or protocol.nobody(reply):
+            return  # if it is still there, it is asked again
         try:
             silo, samples = self._admit(node, protocol.about(reply))
         except Refusal as refusal:

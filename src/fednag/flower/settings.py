@@ -134,8 +134,8 @@ def read_run_config(flat: Mapping[str, Any]) -> Deployment:
         if given == "":
             continue
         section, dot, key = path.partition(".")
-        held = raw.get(section, {} if dot else None)
-        if (dot and not isinstance(held, dict)) or (not dot and held is not None):
+        held: Any = raw.get(section, {})
+        if not isinstance(held, dict) or (held and not dot):
             raise FednagError(f"{SOURCE}: {section}: is both a value and a table; leave one out")
         raw[section] = {**held, key: _listed(given)} if dot else given
     own = raw.pop("flower", {})
