@@ -116,6 +116,7 @@ def up(
         sys.exit(128 + stopped.number)
     if written:
         _report(written[-1])
+        _forget(written[-1], nodes)
 
 
 @flower_app.command()
@@ -205,6 +206,19 @@ def _report(path: Path) -> None:
     terminal = console()
     terminal.print(ranking(ranked([curve]), "result"))
     paths(terminal, [path, *save(curves_chart([curve]), path / "curves")])
+
+
+def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:
+    """A run that is over needs no memories of its silos any more."""
+    import shutil
+
+    from fednag.records import OVER, RunFolder
+
+    info = RunFolder(path).info()
+    token = str(info.get("token"))
+    if info.get("status") in OVER and token.isalnum():
+        for node in nodes:
+            shutil.rmtree(Path(node["memory-folder"]) / token, ignore_errors=True)
 
 
 def _installed() -> None:
