@@ -171,6 +171,7 @@ class Trials:
         self.whole: dict[int, torch.Tensor] = {}  # by rounds: the undisturbed model
         self.ports: dict[int, int | None] = {}
         self.over = False
+        self.only = ""
 
     def node(self, silo: int, port: int | None = None) -> None:
         kinds = {0: "honest", 1: "lying", 2: "hanging"}
@@ -196,6 +197,8 @@ class Trials:
 
     def run(self, what: str, fault: Callable[[Submitted], None], rounds: int = 4) -> None:
         """A run during which something goes wrong; prints a row."""
+        if self.only not in what:
+            return
         say(f"== {what}")
         tables = tables_of(self.place / what.replace(" ", "-").replace(",", ""))
         tables["rounds"] = rounds
@@ -220,7 +223,7 @@ class Trials:
         gap = float((model - whole).abs().max())
         same = "the undisturbed run's bits" if gap == 0 else f"differs by at most {gap:.1g}"
         if whole is model:
-            same = "the measure of the others"
+            same = "the measure of the others" if rounds == 4 else "-"
         done = f"finished, {records[-1].round} of {rounds} rounds"
         ended = f"{resumed + ': ' if resumed else ''}{done}"
         loss = f"{records[-1].loss:.4f}"
@@ -229,7 +232,7 @@ class Trials:
         sys.stdout.flush()
 
 
-def faults(tls: bool) -> None:
+def faults(tls: bool, only: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     print("| what happens | the run | what is recorded | final loss; model | seconds |")
     print("| --- | --- | --- | --- | --- |")
@@ -243,6 +246,7 @@ def faults(tls: bool) -> None:
             trials.node(silo, trials.proxy.port if silo == 0 else None)
         threading.Thread(target=trials.keep_up, daemon=True).start()
         trials.run("nothing", lambda run: None)
+        trials.only = only
         for lie in ("nan", "shape", "hash", "samples"):
             names = {"nan": "NaN", "shape": "a wrong shape", "hash": "a wrong hash"}
             what = f"silo 1 sends {names.get(lie, '10^12 samples')}"
@@ -303,13 +307,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["parity", "faults"])
     parser.add_argument("--methods", default=",".join(FEDERATED))
+    parser.add_argument("--only", default="", help="faults: those with this word in their name")
     parser.add_argument("--no-tls", action="store_true")
     given = parser.parse_args()
     with suppress(KeyboardInterrupt):
         if given.what == "parity":
             parity(given.methods.split(","), not given.no_tls)
         else:
-            faults(not given.no_tls)
+            faults(not given.no_tls, given.only)
 
 
 if __name__ == "__main__":

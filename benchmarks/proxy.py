@@ -32,10 +32,13 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                if self.cut:
+                try:
+                    if self.cut:
+                        raise ConnectionRefusedError
+                    server = socket.create_connection(("127.0.0.1", self.target))
+                except OSError:  # also while the server is down
                     client.close()
                     continue
-                server = socket.create_connection(("127.0.0.1", self.target))
                 self._open |= {client, server}
                 for pair in ((client, server), (server, client)):
                     threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
