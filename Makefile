@@ -40,5 +40,5 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	@$(PIP) --editable '.[test]'
+	@$(PIP) --editable '.[test,flower,simulation]'
 	@touch $@

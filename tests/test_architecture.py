@@ -67,6 +67,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         "interrupts",
         "records",
     },
+    "flower": {
+        "algorithm",
+        "algorithms",
+        "config",
+        "errors",
+        "execute",
+        "experiment",
+        "problems",
+        "records",
+        "results",
+        "simulate",
+        "vectors",
+    },
     "terminal": {"config", "execute", "records", "report", "simulate"},
 }
 
@@ -127,6 +140,22 @@ def test_nothing_phones_home() -> None:
                 found |= {alias.name.split(".")[0] for alias in node.names}
             if isinstance(node, ast.ImportFrom) and node.module:
                 found.add(node.module.split(".")[0])
-        allowed = {"download.py": {"requests", "pooch", "urllib3"}, "sources.py": {"pooch"}}
-        allowed["transfers.py"] = {"socket"}
+        allowed = {
+            "download.py": {"requests", "pooch", "urllib3"},
+            "sources.py": {"pooch"},
+            "transfers.py": {"socket"},
+            "processes.py": {"socket"},  # looks for free ports of loopback
+        }
         assert found & network <= allowed.get(path.name, set()), path
+
+
+def test_only_one_room_knows_flower() -> None:
+    """Flower's interfaces move often, and most users have no use for it."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            for name in names:
+                foreign = name.split(".")[0] in ("flwr", "cryptography", "ray")
+                assert not foreign or room(path) == "flower", path

@@ -187,18 +187,15 @@ def test_mime_is_mimelite_where_there_is_nothing_to_correct(blobs: Dataset) -> N
 def test_scaffold_variates_stay_the_mean_of_the_workers(blobs: Dataset, participants: int) -> None:
     plan = plan_of(blobs, Scaffold(lr=0.1), per_round=participants)
     schedule = Schedule(plan.seed, plan.partition.sizes.tolist(), plan.batch, participants)
-    engine = engine_module.Engine(
-        plan.problem, plan.algorithm, plan.owned, schedule, chunk=2, threads=1
-    )
-    from fednag.simulate.run import _Loop
+    from fednag.simulate.run import Local, _Loop
 
-    with engine:
-        loop = _Loop(plan, engine, schedule)
+    with Local(replace(plan, chunk=2, threads=1), schedule) as crew:
+        loop = _Loop(plan, crew, schedule)
         state = loop.start()
         while state.ended is None:
             state = loop.advance(state)
             sizes = torch.from_numpy(schedule.sizes).double()
-            assert_same(state.server.c, sizes @ engine.memories.rows.c / sizes.sum())
+            assert_same(state.server.c, sizes @ crew.memories.rows.c / sizes.sum())
     assert state.server.c.abs().max() > 1e-3
 
 

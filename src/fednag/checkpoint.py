@@ -75,7 +75,7 @@ def write(
     about["first_loss"] = state.first_loss if np.isfinite(state.first_loss) else None
     about |= {"format": FORMAT, "owner": owner, "versions": dict(versions), "best": None}
     about |= {"refused": state.refused, "missed": state.missed}
-    about |= {"evaluated": state.record is not None}
+    about["evaluated"] = state.record is not None
     about["records"] = asdict(folder.mark(records))
     if state.best is not None:
         tensors["best.w"] = state.best.w

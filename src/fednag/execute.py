@@ -28,7 +28,7 @@ from fednag.errors import FednagError
 from fednag.interrupts import Interrupted, Watch
 from fednag.records import OVER, Record, RunFolder, write_atomically
 from fednag.results import Run
-from fednag.simulate.run import Plan, State, simulate
+from fednag.simulate.run import Crew, Plan, State, simulate
 from fednag.vectors import Vectors
 
 Listener = Callable[[State], None]
@@ -53,6 +53,10 @@ class Execution:
     notes: list[str] = field(default_factory=list)
     listener: Listener | None = None
     watch: Watch | None = None
+    crew: Crew | None = None  # machines elsewhere that do the workers' halves
+    runner: str = "simulator"
+    facts: dict[str, Any] = field(default_factory=dict)  # more for run.json
+    opened: Callable[[RunFolder], None] | None = None  # told where the run is written
 
     def start(self, out: Path | None = None) -> Run:
         """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``."""
@@ -64,6 +68,7 @@ class Execution:
             write_atomically(folder.config_file, self.experiment.toml())
             folder.write_info({"status": "running", **self._about})
             folder.records_file.touch()
+            self._open(folder)
             return self._train(folder, [], None)
 
     def resume(self, folder: RunFolder) -> Run:
@@ -86,11 +91,17 @@ class Execution:
             records = folder.back_to(saved.mark if saved else None)
             self._about["started"] = info.get("started")
             folder.write_info({"status": "running", **self._about})
+            self._open(folder)
             return self._train(folder, records, saved.state if saved else None)
 
     def _own(self, folder: RunFolder) -> dict[str, Any]:
         """What run.json says, if it speaks of this plan."""
         info = folder.info()
+        if info.get("runner", "simulator") != self.runner:
+            how = "fednag flower up --resume" if self.runner == "simulator" else "fednag resume"
+            raise FednagError(
+                f"{folder.path}: that run was not made by this {self.runner}; go on with `{how}`"
+            )
         if info.get("exact_key") != self.experiment.exact_key:
             raise FednagError(
                 f"{folder.config_file}: it is not what the run began with; restore it, or start a "
@@ -107,7 +118,7 @@ class Execution:
         state = None
         saved = time.monotonic()
         try:
-            for state in simulate(self.plan, resumed):
+            for state in simulate(self.plan, resumed, self.crew):
                 if state.record is not None:
                     records.append(state.record)
                     if folder:
@@ -127,6 +138,10 @@ class Execution:
             raise
         assert state is not None
         return self._end(folder, state, records)
+
+    def _open(self, folder: RunFolder) -> None:
+        if self.opened:
+            self.opened(folder)
 
     def _tell(self, state: State) -> None:
         if self.listener:
@@ -182,7 +197,8 @@ class Execution:
             named = sorted({worker for record in records for worker in record.refused})
             whose = f"worker {named[0]}" if len(named) == 1 else f"{len(named)} workers"
             count = records[-1].refusals
-            self.notes.append(f"{count} updates of {whose} were refused: they were not finite")
+            why = "they were not finite" if self.crew is None else "see silos.jsonl"
+            self.notes.append(f"{count} updates of {whose} were refused: {why}")
         if records and records[-1].misses:
             named = sorted({worker for record in records for worker in record.missed})
             whose = f"worker {named[0]}" if len(named) == 1 else f"{len(named)} workers"
@@ -226,6 +242,8 @@ class Execution:
             "samples": int(sum(len(o) for o in self.plan.owned)),
             "work": workload_facts(self.plan),
             "notes": list(self.notes),
+            "runner": self.runner,
+            **self.facts,
             "versions": {name: version(name) for name in RECORDED_VERSIONS},
             "python": sys.version.split()[0],
             "platform": platform.platform(),

@@ -58,7 +58,7 @@ class Builder:
             ["split", experiment.split, experiment.data, experiment.seed],
             lambda: split(dataset, experiment.split, experiment.seed),
         )
-        problem = self._problem(experiment, dataset, device)
+        problem = self.problem(experiment, dataset, device)
         training, engine = experiment.training, experiment.engine
         workers = 1 if algorithm.pooled else len(deal.workers)
         per_round = participants(experiment, workers)
@@ -122,7 +122,9 @@ class Builder:
         parts = ["data", experiment.data, experiment.seed]
         return self._once(parts, lambda: load(experiment))
 
-    def _problem(self, experiment: Experiment, dataset: Dataset, device: str) -> Problem:
+    def problem(self, experiment: Experiment, dataset: Dataset, device: str) -> Problem:
+        """The experiment's model and loss on a data set."""
+
         def make() -> Problem:
             model = experiment.model
             module, loss = self.parts.module, self.parts.loss

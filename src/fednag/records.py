@@ -40,7 +40,7 @@ class Record:
     bytes_up: int
     bytes_down: int
     seconds: float
-    participants: int  # workers who took part in this round
+    participants: int  # workers who answered in this round
     worker_losses: tuple[float, ...] | None = None
     refusals: int = 0  # updates refused since the start of the run, for they were not finite
     refused: tuple[int, ...] = ()  # whose, since the record before this one

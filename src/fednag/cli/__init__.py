@@ -10,6 +10,7 @@ import typer
 
 from fednag.cli.common import Out, console
 from fednag.cli.data import data_app
+from fednag.cli.flower import flower_app
 from fednag.cli.running import given_seeds, report, run_and_report, unless
 from fednag.cli.theory import theory_app
 from fednag.cli.time import time_app
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(theory_app, name="theory")
 app.add_typer(time_app, name="time")
+app.add_typer(flower_app, name="flower")
 
 DEMO: dict[str, Any] = {
     "name": "digits",

@@ -7,7 +7,7 @@ may change it, and only by rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -37,10 +37,31 @@ class Gathered:
     vectors: Vectors
     size: int  # samples of the workers that are in it
     refused: tuple[int, ...]  # the workers that are not
+    missed: tuple[int, ...] = ()  # the workers that did not answer
+    travelled: tuple[int, int] | None = None  # bytes (down, up), where they were counted
 
     def __add__(self, other: Gathered) -> Gathered:
         vectors = self.vectors.map_with(other.vectors, torch.add)
         return Gathered(vectors, self.size + other.size, self.refused + other.refused)
+
+    def after(self, before: Gathered) -> Gathered:
+        """The same, with what was noticed in the exchange before it."""
+        refused, missed = before.refused + self.refused, before.missed + self.missed
+        travelled = None
+        if self.travelled and before.travelled:
+            down, up = (a + b for a, b in zip(before.travelled, self.travelled, strict=True))
+            travelled = down, up
+        return replace(self, refused=refused, missed=missed, travelled=travelled)
+
+
+def mean_of(parts: Iterator[Gathered], dtype: torch.dtype) -> Gathered:
+    """The weighted mean of sums, taken in the order they come."""
+    total = next(parts)
+    for part in parts:
+        total = total + part
+    size = max(total.size, 1)
+    mean = total.vectors.map(lambda vector: (vector / size).to(dtype))
+    return Gathered(mean, total.size, total.refused)
 
 
 class Engine:
@@ -79,7 +100,8 @@ class Engine:
             up = Vectors(g=self._full(group)(w))
             return self._weighted(up, group, self._finite(group, up))
 
-        return self._mean(self._workforce.ordered(task, self._groups(workers)))
+        parts = self._workforce.ordered(task, self._groups(workers))
+        return mean_of(parts, self.problem.dtype)
 
     def round(
         self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
@@ -93,7 +115,8 @@ class Engine:
 
         def task(group: Indexes) -> Gathered:
             if self.problem.gradients.eager is not None:
-                torch.manual_seed(_key(self.schedule.seed, EAGER, number, int(group[0])))
+                named = int(self.schedule.numbers[group[0]])
+                torch.manual_seed(_key(self.schedule.seed, EAGER, number, named))
             grads = self._grads(group, starts, steps)
             mine = self.memories.read(group)
             up, kept = local_round(self.algorithm, sent, mine, grads, self._full(group), self._step)
@@ -101,7 +124,8 @@ class Engine:
             self.memories.write(group, kept, finite)
             return self._weighted(up, group, finite)
 
-        return self._mean(self._workforce.ordered(task, self._groups(workers)))
+        parts = self._workforce.ordered(task, self._groups(workers))
+        return mean_of(parts, self.problem.dtype)
 
     def evaluate(self, w: Vector, x: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and hit (1 or 0) of each sample in ``index``, at ``w``."""
@@ -131,14 +155,6 @@ class Engine:
         rows = (len(group), len(self.problem.initial))
         sums = up.map(lambda vector: sizes @ _rows(vector.expand(rows), finite).to(self._wide))
         return Gathered(sums, int(held.sum()), tuple(int(i) for i in group[~finite]))
-
-    def _mean(self, parts: Iterator[Gathered]) -> Gathered:
-        total = next(parts)
-        for part in parts:
-            total = total + part
-        size = max(total.size, 1)
-        mean = total.vectors.map(lambda vector: (vector / size).to(self.problem.dtype))
-        return Gathered(mean, total.size, total.refused)
 
     def _grads(self, group: Indexes, starts: Indexes, steps: int) -> Iterator[Grad]:
         """Each iteration's mini-batch gradient; a batch is gathered when its turn comes."""

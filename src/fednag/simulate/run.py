@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fednag.algorithm import Algorithm, payload, server_round
 from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
 from fednag.records import Record
-from fednag.simulate.engine import Engine, Memories
-from fednag.simulate.schedule import SAMPLE, Indexes, Schedule
+from fednag.simulate.engine import Engine, Gathered, Memories
+from fednag.simulate.measure import Measures, Yardstick
+from fednag.simulate.schedule import Indexes, Schedule
 from fednag.vectors import Vector, Vectors
 
 MOST_NAMED = 100  # workers refused or missed in a record; all are counted
@@ -103,18 +103,87 @@ class State:
     diverged: bool = False
 
 
-def simulate(plan: Plan, resumed: State | None = None) -> Iterator[State]:
+class Crew(Protocol):
+    """Those who do the workers' halves of rounds: threads here, or machines elsewhere."""
+
+    memories: Memories
+
+    def __enter__(self) -> Crew: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    @property
+    def held(self) -> int:
+        """Samples of all workers."""
+
+    def probe(self, w: Vector, workers: Indexes, number: int) -> Gathered:
+        """The mean full gradient ``g`` at ``w``."""
+
+    def round(
+        self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
+    ) -> Gathered:
+        """The mean of what workers return after ``steps`` iterations each."""
+
+    def measure(self, w: Vector, number: int) -> Measures:
+        """What the model of round ``number`` is worth."""
+
+
+class Local:
+    """A crew of threads, with all data at hand."""
+
+    def __init__(self, plan: Plan, schedule: Schedule) -> None:
+        self.engine = Engine(
+            plan.problem,
+            plan.algorithm,
+            plan.owned,
+            schedule,
+            chunk=plan.chunk,
+            threads=plan.threads,
+        )
+        self.yardstick = Yardstick(
+            self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker
+        )
+
+    def __enter__(self) -> Local:
+        self.engine.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.__exit__()
+
+    @property
+    def memories(self) -> Memories:
+        return self.engine.memories
+
+    @memories.setter
+    def memories(self, memories: Memories) -> None:
+        self.engine.memories = memories
+
+    @property
+    def held(self) -> int:
+        return int(self.engine.schedule.sizes.sum())
+
+    def probe(self, w: Vector, workers: Indexes, number: int) -> Gathered:
+        return self.engine.probe(w, workers)
+
+    def round(
+        self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
+    ) -> Gathered:
+        return self.engine.round(server, workers, starts, steps, number)
+
+    def measure(self, w: Vector, number: int) -> Measures:
+        return self.yardstick(w)
+
+
+def simulate(plan: Plan, resumed: State | None = None, crew: Crew | None = None) -> Iterator[State]:
     """Run a plan; yields the state before training and after every round.
 
-    From the state of an earlier run it goes on as that one would have, to the bit.
+    From the state of an earlier run it goes on as that one would have, to the bit. ``crew`` does
+    the workers' halves; without one, they are computed here.
     """
-    owned = plan.owned
-    schedule = Schedule(plan.seed, [len(o) for o in owned], plan.batch, plan.per_round)
-    engine = Engine(
-        plan.problem, plan.algorithm, owned, schedule, chunk=plan.chunk, threads=plan.threads
-    )
-    with engine:
-        loop = _Loop(plan, engine, schedule)
+    schedule = Schedule(plan.seed, [len(o) for o in plan.owned], plan.batch, plan.per_round)
+    with crew or Local(plan, schedule) as present:
+        loop = _Loop(plan, present, schedule)
         state = loop.start() if resumed is None else loop.restart(resumed)
         yield state
         while state.ended is None:
@@ -123,24 +192,22 @@ def simulate(plan: Plan, resumed: State | None = None) -> Iterator[State]:
 
 
 class _Loop:
-    def __init__(self, plan: Plan, engine: Engine, schedule: Schedule) -> None:
-        self.plan, self.engine, self.schedule = plan, engine, schedule
+    def __init__(self, plan: Plan, crew: Crew, schedule: Schedule) -> None:
+        self.plan, self.crew, self.schedule = plan, crew, schedule
         self.down, self.up = payload(plan.algorithm, plan.algorithm.init(plan.problem.initial))
-        self.train_index = self._evaluated(np.sort(np.concatenate(engine.owned)))
-        self.test_index = torch.arange(len(plan.problem.test_x), device=plan.problem.device)
         self.began = time.monotonic()
 
     def start(self) -> State:
         plan = self.plan
         server = plan.algorithm.init(plan.problem.initial)
-        starts = np.zeros(len(self.engine.owned), dtype=np.int64)
-        state = self._measure(State(server, self.engine.memories.rows, starts), participants=0)
+        starts = np.zeros(len(plan.owned), dtype=np.int64)
+        state = self._measure(State(server, self.crew.memories.rows, starts), participants=0)
         if state.record is not None and state.record.loss is not None:
             state = replace(state, first_loss=state.record.loss)
         return self._ended(state)
 
     def restart(self, state: State) -> State:
-        self.engine.memories = Memories(state.memories)
+        self.crew.memories = Memories(state.memories)
         self.began -= state.seconds
         return state
 
@@ -153,64 +220,61 @@ class _Loop:
         if plan.attend:
             attendance = plan.attend(number, drawn, state.clock)
         workers = attendance.arrived
-        missed = set(drawn.tolist()) - set(workers.tolist())
         server: Vectors | None = state.server
-        refused: set[int] = set()
+        came = Gathered(Vectors(), 0, ())
         if len(workers):  # otherwise the round does nothing
-            server, refused = self._round(state, workers, steps, number)
+            server, came = self._round(state, workers, steps, number)
+        missed = set(drawn.tolist()) - set(workers.tolist()) | set(came.missed)
+        down, up = came.travelled or (self.down * attendance.reached, self.up * len(workers))
+        told = state.record is not None  # of those named so far
         starts = state.starts.copy()
-        starts[workers] += steps
+        starts[np.setdiff1d(workers, came.missed)] += steps
         state = replace(
             state,
             server=state.server if server is None else server,
             starts=starts,
             round=number,
             iteration=state.iteration + steps,
-            bytes_up=state.bytes_up + self.up * len(workers),
-            bytes_down=state.bytes_down + self.down * attendance.reached,
+            bytes_up=state.bytes_up + up,
+            bytes_down=state.bytes_down + down,
             seconds=time.monotonic() - self.began,
-            refusals=state.refusals + len(refused),
-            refused=tuple(sorted({*(() if state.record else state.refused), *refused})),
+            refusals=state.refusals + len(set(came.refused)),
+            refused=tuple(sorted({*(() if told else state.refused), *came.refused})),
             clock=attendance.end,
             misses=state.misses + len(missed),
-            missed=tuple(sorted({*(() if state.record else state.missed), *missed})),
+            missed=tuple(sorted({*(() if told else state.missed), *missed})),
             record=None,
             diverged=server is None or not _finite(server),
         )
         last = state.iteration >= plan.iterations
         out_of_time = _reached(state.seconds, plan.stop_seconds)
         if last or out_of_time or state.diverged or number % plan.evaluate_every == 0:
-            state = self._measure(state, len(workers))
+            state = self._measure(state, len(workers) - len(set(came.missed)))
         return self._ended(state)
 
     def _round(
         self, state: State, workers: Indexes, steps: int, number: int
-    ) -> tuple[Vectors | None, set[int]]:
-        """The server's new state, None if no update was finite; and whose updates were not."""
-        algorithm, server, refused = self.plan.algorithm, state.server, set[int]()
+    ) -> tuple[Vectors | None, Gathered]:
+        """The server's new state, None if no update was usable; and what came of the round."""
+        algorithm, server, crew = self.plan.algorithm, state.server, self.crew
+        probe = None
         if algorithm.probes:
-            probe = self.engine.probe(server.w, workers)
-            refused.update(probe.refused)
+            probe = crew.probe(server.w, workers, number)
             if not probe.size:
-                return None, refused
+                return None, probe
             server = algorithm.probed(server, probe.vectors.g)
-        found = self.engine.round(server, workers, state.starts, steps, number)
-        refused.update(found.refused)
+        found = crew.round(server, workers, state.starts, steps, number)
+        came = found.after(probe) if probe else found
         if not found.size:
-            return None, refused
-        share = float(found.size / self.schedule.sizes.sum())
-        return server_round(algorithm, server, found.vectors, share), refused
+            return None, came
+        share = float(found.size / crew.held)
+        return server_round(algorithm, server, found.vectors, share), came
 
     def _measure(self, state: State, participants: int) -> State:
         """Evaluate the server's model: a record, and w^f if it is the best so far."""
-        problem, w = self.plan.problem, state.server.w
-        losses, hits = self.engine.evaluate(w, problem.x, problem.y, self.train_index)
-        loss = float(losses.mean())
-        classes = problem.dataset.classes is not None
-        accuracy = None
-        if classes and len(self.test_index):
-            _, right = self.engine.evaluate(w, problem.test_x, problem.test_y, self.test_index)
-            accuracy = float(right.mean())
+        w = state.server.w
+        found = self.crew.measure(w, state.round)
+        loss = found.loss
         blown_up = state.diverged or loss > BLOWN_UP * max(state.first_loss, 1e-3)
         blown_up = blown_up or not np.isfinite(loss)
         best = state.best
@@ -220,13 +284,13 @@ class _Loop:
             iteration=state.iteration,
             round=state.round,
             loss=None if blown_up else loss,
-            accuracy=None if blown_up else accuracy,
-            train_accuracy=float(hits.mean()) if classes and not blown_up else None,
+            accuracy=None if blown_up else found.accuracy,
+            train_accuracy=None if blown_up else found.train_accuracy,
             bytes_up=state.bytes_up,
             bytes_down=state.bytes_down,
             seconds=round(time.monotonic() - self.began, 4),
             participants=participants,
-            worker_losses=self._worker_losses(w) if self.plan.per_worker and not blown_up else None,
+            worker_losses=None if blown_up else found.worker_losses,
             refusals=state.refusals,
             refused=state.refused[:MOST_NAMED],
             clock=state.clock if self.plan.attend else None,
@@ -234,12 +298,6 @@ class _Loop:
             missed=state.missed[:MOST_NAMED],
         )
         return replace(state, record=record, best=best, diverged=blown_up)
-
-    def _worker_losses(self, w: Vector) -> tuple[float, ...]:
-        problem, owned = self.plan.problem, self.engine.owned
-        index = torch.from_numpy(np.concatenate(owned)).to(problem.device)
-        losses, _ = self.engine.evaluate(w, problem.x, problem.y, index)
-        return tuple(float(part.mean()) for part in torch.split(losses, [len(o) for o in owned]))
 
     def _ended(self, state: State) -> State:
         plan, record = self.plan, state.record
@@ -255,13 +313,6 @@ class _Loop:
         elif _reached(state.seconds, plan.stop_seconds):
             ended = f"{plan.stop_seconds:g} seconds are over at iteration {state.iteration}"
         return replace(state, ended=ended)
-
-    def _evaluated(self, held: Indexes) -> Tensor:
-        """The training samples the loss is taken over: all that workers hold, or a fixed sample."""
-        if 0 < self.plan.samples < len(held):
-            rng = np.random.default_rng([self.plan.seed, SAMPLE])
-            held = np.sort(rng.choice(held, self.plan.samples, replace=False))
-        return torch.from_numpy(held).to(self.plan.problem.device)
 
 
 def _reached(value: float | None, target: float | None) -> bool:

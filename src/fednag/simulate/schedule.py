@@ -20,13 +20,22 @@ EPOCHS_DRAWN = 4  # at once: making a generator takes longer than drawing a smal
 
 
 class Schedule:
-    """The draws of one run: workers of the given sizes, ``batch`` samples an iteration (0: all)."""
+    """The draws of one run: workers of the given sizes, ``batch`` samples an iteration (0: all).
+
+    Workers draw by their ``numbers``: 0, 1, 2 and so on, unless only some of them are here.
+    """
 
     def __init__(
-        self, seed: int, sizes: Sequence[int], batch: int, per_round: int | None = None
+        self,
+        seed: int,
+        sizes: Sequence[int],
+        batch: int,
+        per_round: int | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> None:
         self.seed, self.batch = seed, batch
         self.sizes = np.asarray(sizes, dtype=np.int64)
+        self.numbers = np.asarray(range(len(sizes)) if numbers is None else numbers, dtype=np.int64)
         self.per_round = min(per_round or len(sizes), len(sizes))
         self._orders: dict[int, tuple[int, list[Indexes]]] = {}
 
@@ -48,7 +57,9 @@ class Schedule:
         block, number = divmod(epoch, EPOCHS_DRAWN)
         drawn, orders = self._orders.get(worker, (-1, []))
         if drawn != block:
-            rng = np.random.Generator(np.random.PCG64([self.seed, ORDER, worker, block]))
+            rng = np.random.Generator(
+                np.random.PCG64([self.seed, ORDER, int(self.numbers[worker]), block])
+            )
             orders = [rng.permutation(int(self.sizes[worker])) for _ in range(EPOCHS_DRAWN)]
             self._orders[worker] = block, orders
         return orders[number]

@@ -1,0 +1,321 @@
+"""Silos on real processes: parity with the simulator, and what faults do.
+
+    python benchmarks/deployment.py parity     every method, 3 silos over HTTP, beside the simulator
+    python benchmarks/deployment.py faults     silos and server killed, hung, cut off, lying
+
+Prints a table in Markdown; the figures in docs/deployment.md are such tables. Each takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from fednag.algorithms import ALGORITHMS
+from fednag.api import run_all
+from fednag.config import parse
+from fednag.errors import FednagError
+from fednag.flower.ledger import read
+from fednag.flower.local import Federation, federation
+from fednag.flower.scaffold import flat, run_config
+from fednag.flower.settings import read_run_config
+from fednag.records import RunFolder
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from hostile import CLASSES, SHAPE  # noqa: E402
+from proxy import Proxy  # noqa: E402
+
+FEDERATED = [name for name, cls in ALGORITHMS.items() if not cls.pooled]
+
+
+def say(text: str) -> None:
+    print(f"    {text}", file=sys.stderr, flush=True)
+
+
+def model_of(folder: Path) -> torch.Tensor:
+    found = load_file(folder / "final.safetensors")
+    return torch.cat([found[name].reshape(-1) for name in sorted(found)])
+
+
+class Submitted:
+    """A run, watched: what it said, and where it writes."""
+
+    def __init__(self, running: Federation, tables: dict[str, Any]) -> None:
+        self.running, self.tables = running, tables
+        self.folder: Path | None = None
+        self.error: str | None = None
+        self.round = -1
+        self._thread = threading.Thread(target=self._go, daemon=True)
+        self.began = time.monotonic()
+        self._thread.start()
+
+    def _go(self) -> None:
+        try:
+            self.running.submit(self.tables, self._hear)
+        except FednagError as error:
+            self.error = str(error)
+
+    def _hear(self, line: str) -> None:
+        say(line)
+        if line.startswith("writing "):
+            self.folder = Path(line.removeprefix("writing "))
+        if line.startswith("round ") and "/" in line.split(",")[0]:
+            self.round = int(line.split()[1].split("/")[0])
+
+    def after(self, number: int, seconds: float = 180.0) -> None:
+        """Wait until a round is over."""
+        until = time.monotonic() + seconds
+        while self.round < number and self._thread.is_alive() and time.monotonic() < until:
+            time.sleep(0.1)
+
+    def end(self, seconds: float = 400.0) -> None:
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            raise SystemExit("a run did not end")
+        self.seconds = time.monotonic() - self.began
+
+
+def parity(methods: list[str], tls: bool) -> None:
+    print("| method | largest difference | bytes down, up | as declared | seconds a round |")
+    print("| --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as place, federation(3, tls) as running:
+        for name in methods:
+            tables = run_config(
+                parse(
+                    {
+                        "name": name,
+                        "data": {"name": "digits"},
+                        "model": {"name": "logistic"},
+                        "split": {"kind": "sizes", "skew": 0.7, "workers": 3},
+                        "training": {"tau": 5, "iterations": 10, "batch": 32},
+                        "algorithm": {"name": name, "lr": 0.05},
+                    }
+                ),
+                {"out": place, "bind": "silo" if tls else ""},
+            )
+            run = Submitted(running, tables)
+            run.end()
+            if run.error or run.folder is None:
+                raise SystemExit(f"{name}: {run.error}")
+            records = RunFolder(run.folder).records()
+            experiment = read_run_config(flat(tables)).experiment
+            (twin,) = run_all([(name, experiment, None)], out=Path(place) / "simulated")
+            assert twin.folder is not None
+            gap = float((model_of(run.folder) - model_of(twin.folder)).abs().max())
+            last, other = records[-1], twin.records[-1]
+            same = (last.bytes_down, last.bytes_up) == (other.bytes_down, other.bytes_up)
+            pace = (last.seconds - records[0].seconds) / last.round
+            bytes_ = f"{last.bytes_down:,}, {last.bytes_up:,}"
+            print(f"| `{name}` | {gap:.1g} | {bytes_} | {'yes' if same else 'NO'} | {pace:.1f} |")
+            sys.stdout.flush()
+            if gap > 1e-6 or not same:
+                raise SystemExit(f"{name}: it is not the simulator's")
+
+
+def tables_of(place: Path, **flower: Any) -> dict[str, Any]:
+    experiment = parse(
+        {
+            "name": "faults",
+            "data": {"name": "custom"},
+            "model": {"name": "logistic"},
+            "split": {"workers": 3},
+            "training": {"tau": 5, "iterations": 20, "batch": 16},
+            "algorithm": {"name": "fednag", "lr": 0.05},
+            "evaluation": {"every": 4},
+        }
+    )
+    own = {"out": str(place), "shape": ",".join(map(str, SHAPE)), "classes": CLASSES, "quorum": 2}
+    return run_config(experiment, {**own, "deadline": 25.0, "evaluate": "silos", **flower})
+
+
+def told(folder: Path) -> str:
+    """What the run's folder says of the silos."""
+    lines = read(folder / "silos.jsonl")
+    missed = [
+        f"round {x['round']}: silo {x['silo']} missed" for x in lines if x["status"] == "missed"
+    ]
+    refused = [
+        f"round {x['round']}: silo {x['silo']} refused ({x['why']})"
+        for x in lines
+        if x["status"] == "refused"
+    ]
+    lost = [
+        f"round {x['round']}: silo {x['silo']} with fresh memory"
+        for x in lines
+        if x.get("metrics", {}).get("memory_lost")
+    ]
+    return "; ".join(missed + refused + lost) or "nothing: no answer was missing or refused"
+
+
+class Trials:
+    """One federation, and what happens to it."""
+
+    def __init__(self, running: Federation, place: Path) -> None:
+        self.running, self.place = running, place
+        self.switch, self.lie = place / "hang", place / "lie"
+        self.lie.write_text("none")
+        self.proxy: Proxy | None = None
+        self.whole: dict[int, torch.Tensor] = {}  # by rounds: the undisturbed model
+        self.ports: dict[int, int | None] = {}
+        self.over = False
+        self.only = ""
+
+    def node(self, silo: int, port: int | None = None) -> None:
+        kinds = {0: "honest", 1: "lying", 2: "hanging"}
+        config = {
+            "data-function": f"hostile:{kinds[silo]}",
+            "switch": str(self.switch),
+            "lie": str(self.lie),
+            "memory-folder": str(self.place / f"memory-{silo}"),
+        }
+        self.running.start_node(silo, config, superlink=port)
+        self.ports[silo] = port
+
+    def keep_up(self) -> None:
+        """Restart SuperNodes that end, as an init system does: one that was killed is let in again
+        only when its heartbeats have run out, a minute later."""
+        while not self.over:
+            for silo in range(3):
+                process = self.running.processes.started.get(f"silo-{silo}")
+                if process is not None and process.poll() is not None:
+                    self.running.processes.kill(f"silo-{silo}")
+                    self.node(silo, self.ports[silo])
+            time.sleep(3)
+
+    def run(self, what: str, fault: Callable[[Submitted], None], rounds: int = 4) -> None:
+        """A run during which something goes wrong; prints a row."""
+        if self.only not in what:
+            return
+        say(f"== {what}")
+        tables = tables_of(self.place / what.replace(" ", "-").replace(",", ""))
+        tables["rounds"] = rounds
+        tables["evaluation"] = {"every": rounds}
+        run = Submitted(self.running, tables)
+        fault(run)
+        run.end()
+        resumed = ""
+        if run.error:
+            resumed = "stopped; resumed"
+            say(f"it stopped ({run.error}); going on")
+            tables["flower"]["resume"] = True
+            seconds = run.seconds
+            run = Submitted(self.running, tables)
+            run.end()
+            run.seconds += seconds
+        if run.error or run.folder is None:
+            raise SystemExit(f"{what}: {run.error}")
+        records = RunFolder(run.folder).records()
+        model = model_of(run.folder)
+        whole = self.whole.setdefault(rounds, model)
+        gap = float((model - whole).abs().max())
+        same = "the undisturbed run's bits" if gap == 0 else f"differs by at most {gap:.1g}"
+        if whole is model:
+            same = "the measure of the others" if rounds == 4 else "-"
+        done = f"finished, {records[-1].round} of {rounds} rounds"
+        ended = f"{resumed + ': ' if resumed else ''}{done}"
+        loss = f"{records[-1].loss:.4f}"
+        tale = told(run.folder)
+        print(f"| {what} | {ended} | {tale} | {loss}; {same} | {run.seconds:.0f} |")
+        sys.stdout.flush()
+
+
+def faults(tls: bool, only: str) -> None:
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    print("| what happens | the run | what is recorded | final loss; model | seconds |")
+    print("| --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder, federation(0, tls) as running:
+        place = Path(folder)
+        trials = Trials(running, place)
+        trials.proxy = Proxy(running.port)
+        for silo in range(3):
+            if tls:
+                running.register(silo)
+            trials.node(silo, trials.proxy.port if silo == 0 else None)
+        threading.Thread(target=trials.keep_up, daemon=True).start()
+        trials.run("nothing", lambda run: None)
+        trials.only = only
+        for lie in ("nan", "shape", "hash", "samples"):
+            names = {"nan": "NaN", "shape": "a wrong shape", "hash": "a wrong hash"}
+            what = f"silo 1 sends {names.get(lie, '10^12 samples')}"
+            trials.run(what, lambda run, lie=lie: _lie(trials, run, lie))  # type: ignore[misc]
+        trials.run("silo 2 hangs", lambda run: _hang(trials, run))
+        trials.run("the server killed and resumed", lambda run: _kill_server(trials, run))
+        trials.run("silo 2 killed in a round and restarted", lambda run: _kill(trials, run), 8)
+        trials.run("the line of silo 0 cut", lambda run: _cut(trials, run))
+        trials.over = True
+        trials.proxy.close()
+
+
+def _lie(trials: Trials, run: Submitted, lie: str) -> None:
+    run.after(1)
+    trials.lie.write_text(lie)
+    run.after(2)
+    trials.lie.write_text("none")
+
+
+def _hang(trials: Trials, run: Submitted) -> None:
+    run.after(1)
+    trials.switch.touch()
+    run.after(2)
+    trials.switch.unlink()
+
+
+def _kill(trials: Trials, run: Submitted) -> None:
+    """While it trains: it is held, so that the kill falls into the round."""
+    noticed = trials.switch.with_suffix(".noticed")
+    noticed.unlink(missing_ok=True)
+    run.after(1)
+    trials.switch.touch()
+    until = time.monotonic() + 60
+    while not noticed.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    trials.running.processes.kill("silo-2")
+    trials.switch.unlink()
+
+
+def _kill_server(trials: Trials, run: Submitted) -> None:
+    """The SuperLink with the ServerApp and all else it started."""
+    run.after(2)
+    trials.running.processes.kill("superlink")
+    run.end()
+    trials.running.start_link()
+
+
+def _cut(trials: Trials, run: Submitted) -> None:
+    """Silo 0 reaches the server through a proxy; it is cut for a round."""
+    run.after(1)
+    assert trials.proxy is not None
+    trials.proxy.set_cut(True)
+    run.after(2)
+    trials.proxy.set_cut(False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["parity", "faults"])
+    parser.add_argument("--methods", default=",".join(FEDERATED))
+    parser.add_argument("--only", default="", help="faults: those with this word in their name")
+    parser.add_argument("--no-tls", action="store_true")
+    given = parser.parse_args()
+    with suppress(KeyboardInterrupt):
+        if given.what == "parity":
+            parity(given.methods.split(","), not given.no_tls)
+        else:
+            faults(not given.no_tls, given.only)
+
+
+if __name__ == "__main__":
+    main()

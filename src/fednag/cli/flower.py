@@ -1,0 +1,249 @@
+"""``fednag flower``: silos on real machines, through Flower."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from fednag.cli.common import Out, console, output
+from fednag.errors import FednagError
+
+flower_app = typer.Typer(
+    no_args_is_help=True, help="Silos on real machines, through Flower: init, up, keys."
+)
+
+DEMO: dict[str, Any] = {
+    "name": "flower",
+    "data": {"name": "digits"},
+    "model": {"name": "logistic"},
+    "algorithm": {"lr": 0.1},
+    "training": {"tau": 20, "iterations": 60, "batch": 32},
+}
+
+Given = Annotated[
+    Path | None, typer.Argument(help="TOML file; without one: logistic regression on the digits.")
+]
+Set = Annotated[
+    list[str],
+    typer.Option("--set", help="Change a field: section.key=value, also flower.key (repeatable)."),
+]
+Silos = Annotated[int | None, typer.Option(help="Number of silos; default: the file's, or 3.")]
+
+
+@flower_app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder to write the app to; new or empty.")],
+    experiment: Given = None,
+    silos: Silos = None,
+    set_: Set = [],  # noqa: B006
+) -> None:
+    """Write a ready Flower app; run it with `flwr run`.
+
+    Example: fednag flower init my-app examples/digits.toml --silos 3
+    """
+    _installed()
+    from fednag.flower.scaffold import write_app
+
+    write_app(folder, _tables(experiment, silos, set_, None))
+    terminal = console()
+    terminal.print(f"wrote {folder}: settings are in pyproject.toml", soft_wrap=True)
+    terminal.print(
+        f"next: flwr run {folder} NAME --stream (NAME: a SuperLink; see docs/deployment.md)"
+    )
+
+
+@flower_app.command()
+def up(
+    experiment: Given = None,
+    silos: Silos = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt, and admit only silos with registered keys.")
+    ] = False,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="In Flower's own simulation (Ray), no SuperNodes.")
+    ] = False,
+    data: Annotated[
+        str,
+        typer.Option(help="Silos' own data folders, e.g. 'data/site-{silo}'; see flower.shape."),
+    ] = "",
+    set_: Set = [],  # noqa: B006
+    out: Out = Path("runs"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest such run in --out.")
+    ] = False,
+) -> None:
+    """Start a SuperLink and SuperNodes here, run, and take them down again.
+
+    Example: fednag flower up --silos 3 --tls
+    """
+    _installed()
+    from fednag.flower.local import NAMED, federation
+    from fednag.flower.scaffold import flat
+    from fednag.flower.settings import read_run_config
+
+    if simulation and (tls or data):
+        raise FednagError("--simulation: it has no silos of its own; leave out --tls and --data")
+    if simulation and find_spec("ray") is None:
+        raise FednagError("--simulation: Ray is not installed; pip install 'fednag[simulation]'")
+    own = {"out": str(output(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
+    tables = _tables(experiment, silos, set_, own, bool(data))
+    deployment = read_run_config(flat(tables))
+    nodes = _nodes(deployment.silos, data, out)
+    terminal = console()
+    kind = "encrypted, with keys" if tls else "not encrypted; loopback only"
+    kind = "simulated by Ray" if simulation else kind
+    terminal.print(f"starting a SuperLink and {deployment.silos} SuperNodes ({kind})")
+    written: list[Path] = []
+
+    def tell(line: str) -> None:
+        terminal.print(line, soft_wrap=True, highlight=False)
+        if line.startswith("writing "):
+            written.append(Path(line.removeprefix("writing ")))
+
+    try:
+        with _signals(), federation(deployment.silos, tls, nodes, simulation) as running:
+            running.submit(tables, tell)
+    except _Stopped as stopped:
+        print("fednag: interrupted, all processes ended; go on with --resume", file=sys.stderr)
+        sys.exit(128 + stopped.number)
+    if written:
+        _report(written[-1])
+        _forget(written[-1], nodes)
+
+
+@flower_app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Where to write; keep it from other users.")],
+    host: Annotated[
+        list[str], typer.Option(help="Name or address silos reach the server by (repeatable).")
+    ] = [],  # noqa: B006
+    silo: Annotated[
+        list[str], typer.Option(help="Make a silo's key, e.g. silo-0 (repeatable).")
+    ] = [],  # noqa: B006
+) -> None:
+    """Make a CA and the server's certificate (--host), and keys for silos (--silo).
+
+    Example: fednag flower keys secrets --host fl.example.org --silo silo-0 --silo silo-1
+    """
+    _installed()
+    from fednag.flower.certificates import make_authority, make_node_key, make_server
+
+    if not host and not silo:
+        raise FednagError("--host, --silo: say what to make, e.g. --host fl.example.org")
+    output(folder)
+    folder.chmod(0o700)
+    made = []
+    if host:
+        if not (folder / "ca.key").exists():
+            make_authority(folder)
+            made += ["ca.key", "ca.crt"]
+        make_server(folder, host)
+        made += ["server.key", "server.crt"]
+    for name in silo:
+        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            raise FednagError(f"--silo {name}: use letters, digits, '.', '_' and '-'")
+        made += [name, make_node_key(folder / name).name]
+    console().print("\n".join(f"wrote {folder / name}" for name in made), soft_wrap=True)
+
+
+def _tables(
+    path: Path | None,
+    silos: int | None,
+    changes: list[str],
+    own: dict[str, Any] | None,
+    private: bool = False,
+) -> dict[str, Any]:
+    """The run configuration: a file, changed as the options say."""
+    from fednag.config import assignments, override, parse, read, value
+    from fednag.flower.scaffold import run_config
+
+    fields = {field: value(text) for field, text in assignments(changes, "--set").items()}
+    flower = {f[7:].replace("-", "_"): v for f, v in fields.items() if f.startswith("flower.")}
+    rounds = fields.pop("rounds", None)
+    raw = override(
+        read(path) if path else DEMO,
+        {field: given for field, given in fields.items() if not field.startswith("flower.")},
+    )
+    raw.pop("algorithms", None)
+    name = raw.get("data", {}).get("name") if isinstance(raw.get("data"), dict) else None
+    if private or name == "silos":
+        raw["data"] = {"name": "custom"}
+    if silos is not None or not raw.get("split", {}).get("workers"):
+        raw["split"] = {**raw.get("split", {}), "workers": 3 if silos is None else silos}
+    tables = run_config(parse(raw, str(path or "fednag flower")), {**(own or {}), **flower})
+    return tables if rounds is None else {**tables, "rounds": rounds}
+
+
+def _nodes(silos: int, data: str, out: Path) -> list[dict[str, Any]]:
+    found = []
+    for silo in range(silos):
+        memory = (out / ".silos" / f"silo-{silo}").resolve()
+        config: dict[str, Any] = {"memory-folder": str(memory)}
+        if data:
+            config["data-folder"] = str(Path(data.replace("{silo}", str(silo))).resolve())
+        found.append(config)
+    return found
+
+
+def _report(path: Path) -> None:
+    from fednag.records import RunFolder
+    from fednag.report.charts import curves_chart, save
+    from fednag.report.tables import Curve, ranked
+    from fednag.terminal import paths, ranking
+
+    folder = RunFolder(path)
+    info, records = folder.info(), folder.records()
+    ended = str(info.get("ended") or info.get("status"))
+    curve = Curve(info["label"], info["seed"], records, ended, info.get("status") == "diverged")
+    terminal = console()
+    terminal.print(ranking(ranked([curve]), "result"))
+    paths(terminal, [path, *save(curves_chart([curve]), path / "curves")])
+
+
+def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:
+    """A run that is over needs no memories of its silos any more."""
+    import shutil
+
+    from fednag.records import OVER, RunFolder
+
+    info = RunFolder(path).info()
+    token = str(info.get("token"))
+    if info.get("status") in OVER and token.isalnum():
+        for node in nodes:
+            shutil.rmtree(Path(node["memory-folder"]) / token, ignore_errors=True)
+
+
+def _installed() -> None:
+    if find_spec("flwr") is None:
+        raise FednagError("flower: Flower is not installed; pip install 'fednag[flower]'")
+
+
+class _Stopped(BaseException):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Signals unwind the block, so that everything is taken down; while it is, they wait."""
+    kinds = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+
+    def caught(number: int, frame: FrameType | None) -> None:
+        for kind in kinds:
+            signal.signal(kind, signal.SIG_IGN)
+        raise _Stopped(number)
+
+    before = {kind: signal.signal(kind, caught) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, old in before.items():
+            signal.signal(kind, old)

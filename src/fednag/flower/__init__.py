@@ -1,0 +1,1 @@
+"""Federated learning on real machines: fednag on Flower. The only room that imports flwr."""

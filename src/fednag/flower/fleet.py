@@ -1,0 +1,288 @@
+"""The server's side of rounds: silos on other machines in place of the simulator's threads.
+
+The training loop is the simulator's. Here is what it asks of the workers, asked over Flower's grid:
+with a deadline and a quorum, answers checked one by one and summed in the order of the silos, so
+that a deployment repeats and equals the simulator.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+
+from fednag.errors import FednagError
+from fednag.flower import protocol
+from fednag.flower.ledger import Ledger, entry
+from fednag.flower.protocol import EVALUATE, PROBE, PROTOCOL, TRAIN, Refusal, Shape
+from fednag.flower.roster import PAUSE, Roster
+from fednag.flower.settings import Deployment
+from fednag.simulate.engine import Gathered, Memories, mean_of
+from fednag.simulate.measure import Measures
+from fednag.simulate.run import Local, Plan
+from fednag.simulate.schedule import Indexes, Schedule
+from fednag.vectors import Vector, Vectors
+
+NOT_FINITE = "is not finite"
+LATE = 30.0  # seconds past the deadline after which Flower forgets what was asked
+COMING = 15.0  # seconds a round waits for a silo that has just connected
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What came of asking some silos."""
+
+    good: dict[int, Message]  # by silo, in order
+    refused: dict[int, str]
+    missed: tuple[int, ...]
+    down: int
+    up: int
+
+
+class Fleet:
+    """Silos on a grid, asked as the simulator asks its threads."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        deployment: Deployment,
+        plan: Plan,
+        token: str,
+        ledger: Ledger,
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        self.grid, self.deployment, self.plan = grid, deployment, plan
+        self.token, self.ledger, self.tell = token, ledger, tell
+        known = {} if deployment.private else {i: len(o) for i, o in enumerate(plan.owned)}
+        self.roster = Roster(grid, deployment, known, tell)
+        # The last round of each silo whose update was used: it tells a silo which memory is meant.
+        accepted = torch.zeros(deployment.silos, 1, dtype=torch.int64)
+        self.memories = Memories(Vectors(accepted=accepted))
+        self._shape = Shape(len(plan.problem.initial), plan.problem.dtype)
+        self._here: Local | None = None
+        if deployment.evaluates_here:
+            sizes = [len(o) for o in plan.owned]
+            self._here = Local(plan, Schedule(plan.seed, sizes, plan.batch))
+
+    def __enter__(self) -> Fleet:
+        if self._here:
+            self._here.__enter__()
+        self._assemble()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._here:
+            self._here.__exit__()
+
+    @property
+    def held(self) -> int:
+        return sum({**self.roster.samples, **self.roster.sizes}.values())
+
+    def probe(self, w: Vector, workers: Indexes, number: int) -> Gathered:
+        record = protocol.pack({"w": w})
+        answers = self._ask(PROBE, workers, number, record, lambda silo: {})
+        return self._mean(answers, ("g",), "probe", number)
+
+    def round(
+        self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
+    ) -> Gathered:
+        record = protocol.pack(server.pick(self.plan.algorithm.down))
+        accepted = self.memories.rows.accepted
+
+        def about(silo: int) -> dict[str, Any]:
+            before = {"start": int(starts[silo]), "accepted": int(accepted[silo])}
+            return {**before, "steps": steps, "token": self.token}
+
+        answers = self._ask(TRAIN, workers, number, record, about)
+        found = self._mean(answers, self.plan.algorithm.up, "train", number)
+        for silo in set(answers.good) - set(found.refused):
+            accepted[silo] = number
+        return found
+
+    def measure(self, w: Vector, number: int) -> Measures:
+        if self._here:
+            return self._here.measure(w, number)
+        everyone = np.arange(self.deployment.silos)
+        record = protocol.pack({"w": w})
+        answers = self._ask(EVALUATE, everyone, number, record, lambda silo: {})
+        return self._measured(answers, number)
+
+    def _assemble(self) -> None:
+        """Wait for all silos; when time is up, for as many as a round needs."""
+        silos, flower = self.deployment.silos, self.deployment.flower
+        self.tell(f"waiting for {silos} silos, at most {flower.join:g} s")
+        self.roster.gather(range(silos), flower.join)
+        here = self.roster.present
+        if len(here) < self._quorum(min(self.plan.per_round or silos, silos)):
+            away = "; ".join(f"node {n}: {why}" for n, why in self.roster.turned_away.items())
+            raise FednagError(
+                f"flower.join: {len(here)} of {silos} silos came in {flower.join:g} s, too few for "
+                f"a quorum{f' ({away})' if away else ''}; start the others and run again"
+            )
+
+    def _quorum(self, asked: int) -> int:
+        wanted = self.deployment.flower.quorum or asked // 2 + 1
+        return min(wanted, asked)
+
+    def _ask(
+        self,
+        kind: str,
+        silos: Indexes,
+        number: int,
+        record: ArrayRecord,
+        about: Callable[[int], dict[str, Any]],
+    ) -> Answers:
+        """Send to these silos what they need, and wait for answers until the deadline."""
+        wanted = [int(silo) for silo in silos]
+        until = time.monotonic() + self.deployment.flower.deadline
+        self._call_in(wanted, until)
+        here = [silo for silo in wanted if silo in self.roster.present]
+        same = {"protocol": PROTOCOL, "digest": self.deployment.digest, "round": number}
+        left = max(until - time.monotonic(), 1.0) + LATE
+        messages = [
+            protocol.message(
+                kind, self.roster.nodes[silo], {**same, "silo": silo, **about(silo)}, record, left
+            )
+            for silo in here
+        ]
+        ids = list(self.grid.push_messages(messages)) if messages else []
+        waiting = {sent: silo for sent, silo in zip(ids, here, strict=False) if sent}
+        replies: dict[int, Message] = {}
+        while waiting:
+            for reply in self.grid.pull_messages(list(waiting)):
+                silo = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if silo is not None and not protocol.nobody(reply):
+                    replies[silo] = reply
+            if time.monotonic() >= until:
+                break
+            if waiting:
+                time.sleep(PAUSE)
+        return self._sorted_out(wanted, replies, number, len(ids) * protocol.nbytes(record))
+
+    def _call_in(self, wanted: list[int], until: float) -> None:
+        """See who is here; wait a little for one who is coming, longer for a quorum."""
+        roster, began = self.roster, time.monotonic()
+        roster.look()
+        while time.monotonic() < until:
+            here = roster.present & set(wanted)
+            soon = roster.someone_is_coming and time.monotonic() < began + COMING
+            if len(here) == len(wanted) or (len(here) >= self._quorum(len(wanted)) and not soon):
+                return
+            time.sleep(PAUSE)
+            roster.look()
+
+    def _sorted_out(
+        self, wanted: list[int], replies: dict[int, Message], number: int, down: int
+    ) -> Answers:
+        """Answers that are rightly labelled apart from those that are not."""
+        good, refused, up = {}, {}, 0
+        for silo in sorted(replies):
+            try:
+                said = protocol.about(replies[silo])
+                protocol.expect(said, silo=silo, round=number, digest=self.deployment.digest)
+                self.roster.count(silo, said.get("samples"))
+                good[silo] = replies[silo]
+            except Refusal as refusal:
+                refused[silo] = str(refusal)
+            if replies[silo].has_content():
+                up += sum(map(protocol.nbytes, replies[silo].content.array_records.values()))
+        missed = tuple(silo for silo in wanted if silo not in replies)
+        return Answers(good, refused, missed, down, up)
+
+    def _mean(self, answers: Answers, names: tuple[str, ...], phase: str, number: int) -> Gathered:
+        """The weighted mean of what came up, in the order of the silos."""
+        parts: list[Gathered] = []
+        refused = dict(answers.refused)
+        for silo, reply in answers.good.items():
+            try:
+                up = protocol.unpack(protocol.arrays(reply), names, self._shape)
+                for name, vector in up.items():
+                    if not bool(vector.isfinite().all()):
+                        raise Refusal(f"{name} {NOT_FINITE}")
+            except Refusal as refusal:
+                refused[silo] = str(refusal)
+                continue
+            size = self.roster.samples[silo]
+            wide = up.map(lambda vector, size=size: vector.double() * size)  # type: ignore[misc]
+            parts.append(Gathered(wide, size, ()))
+        answers = replace(answers, refused=refused)
+        self._report(answers, phase, number, len(parts))
+        everything = tuple(sorted(refused)), answers.missed, (answers.down, answers.up)
+        if not parts:
+            return Gathered(Vectors(), 0, *everything)
+        found = mean_of(iter(parts), self._shape.dtype)
+        vectors = found.vectors.map(lambda vector: vector.to(self.plan.problem.device))
+        return Gathered(vectors, found.size, *everything)
+
+    def _measured(self, answers: Answers, number: int) -> Measures:
+        """The silos' losses and accuracies as those of all their data together."""
+        found, lost, refused = {}, 0, dict(answers.refused)
+        for silo, reply in answers.good.items():
+            said = protocol.metrics(reply)
+            if said.get("loss", -1) < 0:  # metrics that are not finite are left out
+                lost, refused[silo] = lost + 1, f"its loss {NOT_FINITE}"
+            elif not all(0 <= said.get(key, 0) <= 1 for key in ("accuracy", "train_accuracy")):
+                refused[silo] = "its accuracy is not between 0 and 1"
+            else:
+                found[silo] = said
+        usable = len(found) or lost  # when no loss is finite, the model has diverged
+        self._report(replace(answers, refused=refused), "evaluate", number, usable)
+        if not found:
+            return Measures(float("inf"), None, None)
+        sizes = {silo: self.roster.samples[silo] for silo in found}
+        tests = {silo: min(int(said.get("tests", 0)), sizes[silo]) for silo, said in found.items()}
+
+        def mean(key: str, weights: dict[int, int]) -> float | None:
+            named = {s: w for s, w in weights.items() if w and key in found[s]}
+            total = sum(named.values())
+            return sum(w * found[s][key] for s, w in named.items()) / total if total else None
+
+        losses = tuple(found[silo]["loss"] for silo in sorted(found))
+        everyone = self.plan.per_worker and len(found) == self.deployment.silos
+        loss = mean("loss", sizes)
+        assert loss is not None
+        return Measures(
+            loss=loss if isfinite(loss) else float("inf"),
+            accuracy=mean("accuracy", tests),
+            train_accuracy=mean("train_accuracy", sizes),
+            worker_losses=losses if everyone else None,
+        )
+
+    def _report(self, answers: Answers, phase: str, number: int, usable: int) -> None:
+        """Write down what each silo did; stop when too few of them did well."""
+        lines = []
+        for silo in sorted({*answers.good, *answers.refused, *answers.missed}):
+            node = str(self.roster.nodes.get(silo, "")) or None
+            if silo in answers.missed:
+                self.tell(f"round {number}: silo {silo} did not answer in time ({phase})")
+                lines.append(entry(silo, phase, "missed", node=node))
+            elif silo in answers.refused:
+                why = answers.refused[silo]
+                self.tell(f"round {number}: silo {silo} is refused ({phase}): {why}")
+                lines.append(entry(silo, phase, "refused", node=node, why=why))
+            else:
+                samples = self.roster.samples[silo]
+                said = protocol.metrics(answers.good[silo])
+                lines.append(entry(silo, phase, "ok", node=node, samples=samples, metrics=said))
+        self.ledger.write(number, lines)
+        asked = len({*answers.good, *answers.refused, *answers.missed})
+        diverged = not usable and all(NOT_FINITE in why for why in answers.refused.values())
+        if usable >= self._quorum(asked) or (diverged and not answers.missed):
+            return
+        raise FednagError(
+            f"round {number}: {usable} of {asked} silos gave a usable answer, and the quorum is "
+            f"{self._quorum(asked)} (missed: {_listed(answers.missed)}; refused: "
+            f"{_listed(answers.refused)}); what was done is saved: see silos.jsonl, bring them "
+            "back, and go on with flower.resume=true"
+        )
+
+
+def _listed(silos: Any) -> str:
+    return ", ".join(str(silo) for silo in sorted(silos)) or "none"

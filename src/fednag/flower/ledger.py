@@ -1,0 +1,61 @@
+"""``silos.jsonl`` in the run's folder: what each silo did in each round, a line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fednag.records import write_atomically
+
+
+class Ledger:
+    """Says of every silo that was asked: ok, missed or refused, why, and its own numbers."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self._begun = False
+
+    def open(self, folder: Path) -> None:
+        self.path, self._begun = folder / "silos.jsonl", False
+
+    def write(self, number: int, lines: list[dict[str, Any]]) -> None:
+        if self.path is None:
+            return
+        if not self._begun:
+            self._drop_from(number)
+            self._begun = True
+        with self.path.open("a", encoding="utf-8") as file:
+            for line in lines:
+                file.write(json.dumps({"round": number, **line}, allow_nan=False) + "\n")
+
+    def _drop_from(self, number: int) -> None:
+        """A run that goes on plays some rounds again: their lines are written again."""
+        if self.path is None or not self.path.exists():
+            return
+        kept = [
+            line
+            for line in read(self.path)
+            if isinstance(line["round"], int) and line["round"] < number
+        ]
+        write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a ledger; one cut short by a crash is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and "round" in entry:
+            found.append(entry)
+    return found
+
+
+def entry(silo: int, phase: str, status: str, **more: Any) -> dict[str, Any]:
+    """A line of the ledger; what is None is left out."""
+    told: Mapping[str, Any] = {"phase": phase, "silo": silo, "status": status, **more}
+    return {key: given for key, given in told.items() if given is not None}

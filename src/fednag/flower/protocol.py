@@ -1,0 +1,174 @@
+"""What travels between server and silos, and how it is read: nothing is taken on trust.
+
+A message carries one ``ArrayRecord`` (vectors as raw little-endian numbers: as many bytes as the
+algorithm declares, and nothing to parse), one ``ConfigRecord`` that says what it is about, and in
+answers one ``MetricRecord``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from math import isfinite
+from typing import Any
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
+
+from fednag.vectors import Vector, Vectors
+
+PROTOCOL = 1
+RAW = "fednag.raw"
+ARRAYS, CONFIG, METRICS = "vectors", "about", "metrics"
+HELLO, PROBE, TRAIN, EVALUATE = "query.hello", "query.probe", "train", "evaluate"
+VERSIONED = ("fednag", "torch", "flwr")
+DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+# Flower's words for: nobody answered. The message was too old, or the node has gone.
+ABSENT = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
+LONGEST = 500  # characters of a reason a silo gives
+
+
+class Refusal(Exception):  # noqa: N818 (it is the silo's fault, not ours)
+    """Why an answer is not used."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What every vector of a run is like."""
+
+    size: int
+    dtype: torch.dtype
+
+
+def versions() -> dict[str, str]:
+    """What both sides must have in common."""
+    return {name: version(name) for name in VERSIONED}
+
+
+def pack(vectors: Mapping[str, Vector]) -> ArrayRecord:
+    """Flat vectors as they travel."""
+    return ArrayRecord({name: _array(vector) for name, vector in vectors.items()})
+
+
+def _array(vector: Vector) -> Array:
+    values = vector.detach().reshape(-1).cpu().contiguous()
+    if sys.byteorder != "little":
+        raise NotImplementedError("vectors travel in little-endian order")
+    return Array(
+        dtype=DTYPES[values.dtype],
+        shape=(values.numel(),),
+        stype=RAW,
+        data=values.view(torch.uint8).numpy().tobytes(),
+    )
+
+
+def unpack(record: ArrayRecord, names: tuple[str, ...], shape: Shape) -> Vectors:
+    """Exactly these vectors, of exactly this shape, or a refusal."""
+    if set(record) != set(names):
+        found = ", ".join(sorted(record))[:LONGEST]
+        raise Refusal(f"it holds the vectors {found or 'none'}, not {', '.join(names)}")
+    return Vectors(**{name: _vector(name, record[name], shape) for name in names})
+
+
+def _vector(name: str, array: Array, shape: Shape) -> Vector:
+    if array.stype != RAW or array.dtype != DTYPES[shape.dtype]:
+        given = f"{array.dtype[:20]} as {array.stype[:20]}"
+        raise Refusal(f"{name} is {given}, not {DTYPES[shape.dtype]} as {RAW}")
+    width = shape.dtype.itemsize
+    if tuple(array.shape) != (shape.size,) or len(array.data) != shape.size * width:
+        raise Refusal(
+            f"{name} has shape {str(tuple(array.shape))[:40]} in {len(array.data)} bytes, not "
+            f"({shape.size},) in {shape.size * width}"
+        )
+    return torch.frombuffer(bytearray(array.data), dtype=shape.dtype)
+
+
+def nbytes(record: ArrayRecord) -> int:
+    """Bytes of the vectors in a record."""
+    return sum(len(array.data) for array in record.values())
+
+
+def message(
+    kind: str,
+    node: int,
+    about: Mapping[str, Any],
+    vectors: ArrayRecord | None = None,
+    seconds: float | None = None,
+) -> Message:
+    """A request; after so many seconds nobody wants the answer any more."""
+    content = RecordDict({CONFIG: ConfigRecord(dict(about))})
+    if vectors is not None:
+        content[ARRAYS] = vectors
+    return Message(content=content, dst_node_id=node, message_type=kind, ttl=seconds)
+
+
+def answer(
+    to: Message,
+    about: Mapping[str, Any],
+    vectors: ArrayRecord | None = None,
+    metrics: Mapping[str, float] | None = None,
+) -> Message:
+    content = RecordDict({CONFIG: ConfigRecord(dict(about))})
+    if vectors is not None:
+        content[ARRAYS] = vectors
+    if metrics is not None:
+        content[METRICS] = MetricRecord(dict(metrics))
+    return Message(content=content, reply_to=to)
+
+
+def nobody(given: Message) -> bool:
+    """Whether this is no answer at all, but Flower saying that there is none."""
+    return given.has_error() and given.error.code in ABSENT
+
+
+def about(given: Message) -> dict[str, Any]:
+    """What a message says it is about; a silo's refusal of what it was asked becomes ours."""
+    if given.has_error():
+        raise Refusal(f"it failed ({one_line(given.error.reason)})")
+    records = given.content.config_records
+    if set(records) != {CONFIG}:
+        raise Refusal(f"it has no record {CONFIG!r} that says what it is about")
+    found = dict(records[CONFIG])
+    if isinstance(reason := found.get("refused"), str):
+        raise Refusal(f"it says: {one_line(reason)}")
+    return found
+
+
+def arrays(given: Message) -> ArrayRecord:
+    records = given.content.array_records
+    if set(records) != {ARRAYS}:
+        raise Refusal(f"it has {len(records)} records of vectors, not one named {ARRAYS!r}")
+    return records[ARRAYS]
+
+
+def metrics(given: Message) -> dict[str, float]:
+    """Finite numbers only; the rest is dropped."""
+    records = given.content.metric_records
+    found = dict(records[METRICS]) if set(records) == {METRICS} else {}
+    return {
+        name[:40]: number
+        for name, number in list(found.items())[:20]
+        if isinstance(number, int | float) and isfinite(number)
+    }
+
+
+def expect(found: Mapping[str, Any], **wanted: Any) -> None:
+    """Refuse what is labelled otherwise than it should be."""
+    for key, right in wanted.items():
+        given = found.get(key)
+        if type(given) is not type(right) or given != right:
+            raise Refusal(f"its {key} is {one_line(given, 24)}, not {one_line(right, 24)}")
+
+
+def one_line(text: object, most: int = LONGEST) -> str:
+    """Something a stranger wrote, fit to be shown: printable, short."""
+    plain = " ".join(str(text).split())
+    plain = "".join(letter if letter.isprintable() else "?" for letter in plain)
+    return plain if len(plain) <= most else plain[: most - 1] + "…"

@@ -1,0 +1,135 @@
+"""``fednag flower init``: a small Flower app, ready to run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fednag.algorithms import ALGORITHMS
+from fednag.config import CUSTOM, Experiment
+from fednag.errors import FednagError
+from fednag.flower.settings import SILOS, Flower, read_run_config
+
+PACKAGE = "fednag_app"
+CLIENT = '"""What a silo runs."""\n\nfrom fednag.flower.client import app\n\n__all__ = ["app"]\n'
+SERVER = (
+    '"""What the server runs."""\n\nfrom fednag.flower.server import app\n\n__all__ = ["app"]\n'
+)
+# In an experiment file, but without a meaning for silos: each is one worker, saved every round.
+IDLE = {
+    ("engine", "chunk"),
+    ("engine", "threads"),
+    ("checkpoint", "rounds"),
+    ("checkpoint", "seconds"),
+}
+README = """# {name}
+
+Federated learning with [fednag](https://pypi.org/project/fednag/) on Flower.
+`fednag[flower]` must be installed on the server and on every silo.
+
+```sh
+flwr run . {connection} --stream                  # on the SuperLink named so in ~/.flwr/config.toml
+flwr run . {connection} --stream -c "algorithm.name='fedavg' rounds=3"
+flwr run . local --federation-config num-supernodes={silos} --stream   # Flower's own simulation
+```
+
+All keys are in `pyproject.toml`; an empty text stands for no value. Silos say by their node
+configuration who they are and where their data is, e.g. `partition-id=0 data-folder="/srv/data"`.
+"""
+
+
+def run_config(experiment: Experiment, flower: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """An experiment as a table for Flower: every key there is, so that each can be overridden."""
+    tables: dict[str, Any] = {"seed": experiment.seed, "name": experiment.name}
+    tau = experiment.training.tau
+    whole = experiment.training.iterations % tau == 0
+    tables["rounds"] = experiment.training.iterations // tau if whole else ""
+    for section, field in Experiment.model_fields.items():
+        inner = getattr(field.annotation, "model_fields", None)
+        if inner is None:
+            continue
+        table = getattr(experiment, section).model_dump()
+        tables[section] = {
+            key: _single(given)
+            for key, given in table.items()
+            if (section, key) not in IDLE and not (whole and key == "iterations")
+        }
+    if not any(tables.get("checkpoint", {})):
+        tables.pop("checkpoint", None)
+    if tables["data"]["name"] == CUSTOM:
+        tables["data"]["name"] = SILOS
+    numbers = {f.name: "" for cls in ALGORITHMS.values() for f in fields(cls)}  # type: ignore[arg-type]
+    tables["algorithm"] = {"name": "", **numbers, **experiment.algorithm}
+    own = {**Flower().model_dump(), **(flower or {})}
+    tables["flower"] = {key.replace("_", "-"): given for key, given in own.items()}
+    return tables
+
+
+def _single(given: Any) -> Any:
+    if given is None:
+        return ""
+    return str(list(given)) if isinstance(given, list | tuple) else given
+
+
+def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as Flower hands it to an app."""
+    found: dict[str, Any] = {}
+    for key, given in tables.items():
+        if isinstance(given, Mapping):
+            found |= {f"{key}.{name}": value for name, value in given.items()}
+        else:
+            found[key] = given
+    return found
+
+
+def write_app(folder: Path, tables: Mapping[str, Any], connection: str = "my-superlink") -> None:
+    """A Flower app in ``folder``, which must be new or empty."""
+    deployment = read_run_config(flat(tables))  # what cannot run is not written
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise FednagError(f"{folder}: is not empty; choose a new folder")
+        name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "fednag-app"
+        (folder / PACKAGE).mkdir()
+        files = {
+            "pyproject.toml": tomli_w.dumps(_project(name, tables)),
+            "README.md": README.format(name=name, connection=connection, silos=deployment.silos),
+            f"{PACKAGE}/__init__.py": f'"""{name}: fednag on Flower."""\n',
+            f"{PACKAGE}/client_app.py": CLIENT,
+            f"{PACKAGE}/server_app.py": SERVER,
+        }
+        for path, content in files.items():
+            (folder / path).write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise FednagError(f"{folder}: cannot be written ({error.strerror})") from error
+
+
+def _project(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {
+            "name": name,
+            "version": "1.0.0",
+            "description": "Federated learning with fednag",
+            "license": "Apache-2.0",
+            "dependencies": [],
+        },
+        "tool": {
+            "hatch": {"build": {"targets": {"wheel": {"packages": [PACKAGE]}}}},
+            "flwr": {
+                "app": {
+                    "publisher": "fednag",
+                    "components": {
+                        "serverapp": f"{PACKAGE}.server_app:app",
+                        "clientapp": f"{PACKAGE}.client_app:app",
+                    },
+                    "config": dict(tables),
+                }
+            },
+        },
+    }

@@ -1,0 +1,100 @@
+"""The ServerApp: the simulator's loop and run folder, with silos on other machines as workers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fednag.config import Experiment
+from fednag.errors import FednagError
+from fednag.execute import Execution, stem
+from fednag.experiment import Builder, Parts
+from fednag.flower.fleet import Fleet
+from fednag.flower.ledger import Ledger
+from fednag.flower.memory import TOKEN
+from fednag.flower.settings import Deployment, read_run_config
+from fednag.problems.dataset import Dataset
+from fednag.records import RunFolder
+from fednag.results import Run
+from fednag.simulate.run import Plan, State
+
+Tell = Callable[[str], None]
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """What ``flwr run`` starts on the server."""
+    torch.set_num_threads(1)
+    try:
+        run = serve(grid, read_run_config(context.run_config), _say)
+    except FednagError as error:
+        _say(f"stopped: {error}")
+        raise
+    _say(f"{run.ended}; wrote {run.folder}")
+
+
+def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Run:
+    """Play a deployment's rounds with the silos on ``grid``; writes the usual run folder."""
+    resolved, plan, notes = plan_of(deployment)
+    out = Path(deployment.flower.out)
+    ledger = Ledger()
+    folder = None
+    if deployment.flower.resume:
+        folder = RunFolder.find(out, resolved.name, stem(resolved.label, resolved))
+    token = _token_of(folder)
+    fleet = Fleet(grid, deployment, plan, token, ledger, tell)
+
+    def opened(folder: RunFolder) -> None:
+        ledger.open(folder.path)
+        tell(f"writing {folder.path}")
+
+    execution = Execution(
+        resolved,
+        plan,
+        resolved.label,
+        notes,
+        listener=lambda state: tell(_news(state, plan)),
+        crew=fleet,
+        runner="flower",
+        facts={"token": token, "silos": deployment.silos},
+        opened=opened,
+    )
+    return execution.resume(folder) if folder else execution.start(out)
+
+
+def plan_of(deployment: Deployment) -> tuple[Experiment, Plan, list[str]]:
+    """The server's plan; where silos bring the data, with a stand-in of the declared shape."""
+    if not deployment.private:
+        return Builder().plan(deployment.experiment)
+    silos, classes = deployment.silos, deployment.flower.classes or None
+    x = torch.zeros(silos, *deployment.shape)
+    y = torch.zeros(silos, dtype=torch.float32 if classes is None else torch.int64)
+    stand_in = Dataset("silos", x, y, x[:0], y[:0], classes)
+    return Builder(Parts(dataset=stand_in)).plan(deployment.experiment)
+
+
+def _token_of(folder: RunFolder | None) -> str:
+    """What silos know this run by, also when it goes on in another process."""
+    if folder is not None and TOKEN.fullmatch(token := str(folder.info().get("token"))):
+        return token
+    return secrets.token_hex(16)
+
+
+def _news(state: State, plan: Plan) -> str:
+    text = f"round {state.round}/{plan.rounds}"
+    if state.record is not None and state.record.loss is not None:
+        text += f", loss {state.record.loss:.4f}"
+        if state.record.accuracy is not None:
+            text += f", accuracy {state.record.accuracy:.1%}"
+    return f"{text}, {state.seconds:.1f} s"
+
+
+def _say(text: str) -> None:
+    print(f"fednag: {text}", flush=True)

@@ -1,0 +1,178 @@
+"""A deployment described: Flower's flat run configuration, and the experiment in it.
+
+The keys are those of an experiment file (``training.tau``, ``algorithm.lr``, …), ``rounds``, and a
+section ``flower`` for what only a deployment has. Server and silos read the same configuration, and
+a hash of it shows that they do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from fednag.algorithm import Algorithm
+from fednag.config import (
+    CUSTOM,
+    DEFAULT,
+    Experiment,
+    Section,
+    build_algorithm,
+    methods,
+    parse,
+    value,
+)
+from fednag.config.sentences import explain
+from fednag.errors import FednagError
+
+SILOS = "silos"  # the name of data that every silo brings itself
+SOURCE = "run config"
+MOST_SAMPLES = 10_000_000
+
+
+class Flower(Section):
+    """What only a deployment has."""
+
+    out: str = "runs"  # where the server writes run folders
+    resume: bool = False
+    deadline: float = Field(600.0, gt=0, le=86_400)  # seconds a round's answers may take
+    quorum: int = Field(0, ge=0, le=10_000)  # answers a round needs; 0: more than half of those
+    join: float = Field(120.0, gt=0, le=86_400)  # seconds to wait for all silos at the start
+    max_samples: int = Field(MOST_SAMPLES, ge=1, le=10**12)  # a silo may claim
+    evaluate: Literal["auto", "server", "silos"] = "auto"
+    other_versions: bool = False  # whether silos may have another torch or flwr
+    bind: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,60}$")  # registered names are bind-0, bind-1
+    shape: str = ""  # of a sample, e.g. "1,28,28"; for data that silos bring
+    classes: int = Field(0, ge=0, le=10**6)  # 0: regression
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What both sides make of a run configuration."""
+
+    experiment: Experiment
+    flower: Flower
+
+    @property
+    def private(self) -> bool:
+        """Whether every silo brings data of its own, which the server never sees."""
+        return self.experiment.data.name == CUSTOM
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return build_algorithm(self.experiment.algorithm, SOURCE)
+
+    @property
+    def silos(self) -> int:
+        return self.experiment.split.workers or 4
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self.flower.shape.split(","))
+
+    @property
+    def evaluates_here(self) -> bool:
+        """Whether the server has the data to evaluate models on."""
+        return not self.private and self.flower.evaluate != "silos"
+
+    @property
+    def digest(self) -> str:
+        """Of all that server and silos must agree on."""
+        data = {"shape": self.flower.shape, "classes": self.flower.classes}
+        content = json.dumps([self.experiment.exact_key, data], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def checked(self) -> Deployment:
+        """Itself, or a sentence on what cannot be deployed."""
+        experiment, flower = self.experiment, self.flower
+        if self.algorithm.pooled:
+            raise FednagError(
+                f"{SOURCE}: algorithm.name: {experiment.label} is centralised, and here data stay "
+                "where they are; use `fednag run` for it"
+            )
+        if experiment.model.name == CUSTOM:
+            raise FednagError(f"{SOURCE}: model.name: use the name of a model that fednag ships")
+        if experiment.split.kind == "natural" and experiment.split.workers is None:
+            raise FednagError(f"{SOURCE}: split.workers: is missing; say how many silos there are")
+        if self.private:
+            parts = flower.shape.split(",")
+            if not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
+                raise FednagError(
+                    f"{SOURCE}: flower.shape: {flower.shape!r} is no shape of a sample; the silos "
+                    'bring the data, so write e.g. "1,28,28"'
+                )
+            if experiment.split.kind != "iid":
+                raise FednagError(
+                    f"{SOURCE}: split.kind: the silos bring the data, and nothing is dealt; leave "
+                    "it out"
+                )
+            if experiment.data.standardise:
+                raise FednagError(
+                    f"{SOURCE}: data.standardise: every silo would scale by numbers of its own; "
+                    "scale the data where they are, and leave it out"
+                )
+            if flower.evaluate == "server":
+                raise FednagError(
+                    f"{SOURCE}: flower.evaluate: the server has no data; use 'silos' or 'auto'"
+                )
+        if flower.quorum > self.silos:
+            raise FednagError(
+                f"{SOURCE}: flower.quorum: {flower.quorum} is more than the {self.silos} silos "
+                "there are; lower it"
+            )
+        return self
+
+
+def read_run_config(flat: Mapping[str, Any]) -> Deployment:
+    """A checked deployment from ``context.run_config``; an empty text stands for no value."""
+    raw: dict[str, Any] = {}
+    for path, given in flat.items():
+        if given == "":
+            continue
+        section, dot, key = path.partition(".")
+        held: Any = raw.get(section, {})
+        if not isinstance(held, dict) or (held and not dot):
+            raise FednagError(f"{SOURCE}: {section}: is both a value and a table; leave one out")
+        raw[section] = {**held, key: _listed(given)} if dot else given
+    own = raw.pop("flower", {})
+    try:
+        flower = Flower.model_validate({key.replace("-", "_"): v for key, v in own.items()})
+    except ValidationError as error:
+        raise FednagError(f"{SOURCE}: {explain(error, Flower, ('flower',))}") from None
+    return Deployment(_experiment(raw), flower).checked()
+
+
+def _listed(given: Any) -> Any:
+    """Flower's values are single: a list is written as text, e.g. "[200, 200]"."""
+    if isinstance(given, str) and given.startswith("["):
+        return value(given)
+    return given
+
+
+def _experiment(raw: dict[str, Any]) -> Experiment:
+    tables = set(Experiment.model_fields) - {"name", "seed"}
+    for section in tables & set(raw):
+        if not isinstance(raw[section], dict):
+            raise FednagError(f"{SOURCE}: {section}: is a table; write e.g. {section}.key")
+    rounds = raw.pop("rounds", None)
+    data, table = raw.get("data", {}), raw.get("algorithm", {})
+    if data.get("name") == SILOS:
+        raw["data"] = {**data, "name": CUSTOM}
+    name = table.get("name", DEFAULT)
+    # Numbers of other methods may stand beside it, so that one key changes the method.
+    ((_, chosen),) = methods({**raw, "algorithm": table}, [name], SOURCE)
+    if rounds is not None:
+        training = chosen.get("training", {})
+        if type(rounds) is not int or rounds < 1:
+            raise FednagError(f"{SOURCE}: rounds: {rounds!r} is not a whole number from 1 up")
+        tau = training.get("tau", Experiment().training.tau)
+        if type(tau) is int:
+            chosen["training"] = {**training, "iterations": rounds * tau}
+    # Each silo is alone on its machine, and every round is saved.
+    chosen["engine"] = {**chosen.get("engine", {}), "chunk": 1}
+    chosen["checkpoint"] = {"rounds": 1, "seconds": 0.0}
+    return parse(chosen, SOURCE)

@@ -1,0 +1,87 @@
+"""A silo's half of a run: the simulator's engine with one worker, on the data that are here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fednag.experiment import Builder, resolve_device
+from fednag.flower.holdings import held_by, number_of
+from fednag.flower.protocol import Refusal, Shape
+from fednag.flower.settings import Deployment
+from fednag.simulate.engine import Engine, Gathered, Memories
+from fednag.simulate.measure import Yardstick
+from fednag.simulate.schedule import Schedule
+from fednag.vectors import Vector, Vectors
+
+ALONE = np.zeros(1, dtype=np.int64)  # the only worker there is
+
+
+class Silo:
+    """One worker of a run, with its data."""
+
+    def __init__(self, deployment: Deployment, node_config: Mapping[str, Any]) -> None:
+        experiment = deployment.experiment
+        self.number = number_of(node_config, deployment.silos)
+        self.algorithm = deployment.algorithm
+        holding = held_by(deployment, node_config)
+        device = resolve_device(str(node_config.get("device", experiment.engine.device)))
+        self.problem = Builder().problem(experiment, holding.dataset, device)
+        self.samples = len(holding.samples)
+        schedule = Schedule(
+            experiment.seed, [self.samples], experiment.training.batch, numbers=[self.number]
+        )
+        self.engine = Engine(
+            self.problem, self.algorithm, [holding.samples], schedule, chunk=1, threads=1
+        )
+        self.owned = [holding.samples]
+        self.experiment = experiment
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(len(self.problem.initial), self.problem.dtype)
+
+    def fresh(self) -> Vectors:
+        """The memory of a worker that has none yet."""
+        return self.algorithm.memory(self.problem.initial)
+
+    def probe(self, w: Vector) -> Vectors:
+        with self.engine:
+            return _update(self.engine.probe(w.to(self.problem.device), ALONE))
+
+    def train(
+        self, sent: Vectors, mine: Vectors, start: int, steps: int, number: int
+    ) -> tuple[Vectors, Vectors, float]:
+        """(what goes up, the new memory, seconds); ``start`` iterations were done before."""
+        began = time.monotonic()
+        device = self.problem.device
+        sent = sent.map(lambda vector: vector.to(device))
+        self.engine.memories = Memories(mine.map(lambda v: v.to(device, copy=True).unsqueeze(0)))
+        with self.engine:
+            starts = np.array([start], dtype=np.int64)
+            up = _update(self.engine.round(sent, ALONE, starts, steps, number))
+        kept = self.engine.memories.rows.map(lambda rows: rows[0])
+        return up, kept, time.monotonic() - began
+
+    def evaluate(self, w: Vector) -> dict[str, float]:
+        """The model's loss and accuracies here, and on how many test samples."""
+        with self.engine:
+            found = Yardstick(
+                self.engine, self.owned, self.experiment.seed, self.experiment.evaluation.samples
+            )(w.to(self.problem.device))
+        numbers = {
+            "loss": found.loss,
+            "train_accuracy": found.train_accuracy,
+            "accuracy": found.accuracy,
+        }
+        known = {name: float(number) for name, number in numbers.items() if number is not None}
+        return {**known, "tests": len(self.problem.test_x)}
+
+
+def _update(found: Gathered) -> Vectors:
+    if found.refused:
+        raise Refusal("the update is not finite")
+    return found.vectors

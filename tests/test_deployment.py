@@ -1,0 +1,212 @@
+"""Real processes: SuperLink and SuperNodes over HTTPS, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from safetensors.torch import load_file
+
+from fednag import FednagError, cli
+from fednag.config import parse
+from fednag.flower.certificates import make_authority, make_node_key, make_server
+from fednag.flower.ledger import read
+from fednag.flower.local import Federation, federation
+from fednag.flower.processes import Processes
+from fednag.flower.scaffold import flat, run_config
+from fednag.flower.settings import read_run_config
+from fednag.records import RunFolder
+from flower_kit import simulated
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
+
+
+def tables_of(out: Path, method: str, silos: int, **flower: Any) -> dict[str, Any]:
+    experiment = parse(
+        {
+            "name": method,
+            "data": {"name": "digits"},
+            "model": {"name": "logistic"},
+            "split": {"kind": "sizes", "skew": 0.7, "workers": silos},
+            "training": {"tau": 5, "iterations": 10, "batch": 32},
+            "algorithm": {"name": method, "lr": 0.05},
+        }
+    )
+    return run_config(experiment, {"out": str(out), "deadline": 120.0, **flower})
+
+
+def assert_equals_the_simulator(folder: Path, tables: dict[str, Any], out: Path) -> None:
+    twin = simulated(read_run_config(flat(tables)), out)
+    assert twin.folder
+    mine, theirs = (load_file(f / "final.safetensors") for f in (folder, twin.folder))
+    assert max(float((mine[name] - theirs[name]).abs().max()) for name in mine) < 1e-6
+    records = RunFolder(folder).records()
+    assert [(r.bytes_down, r.bytes_up) for r in records] == [
+        (r.bytes_down, r.bytes_up) for r in twin.records
+    ]
+
+
+def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
+    """Two silos with registered keys train; one without a key, and one without the CA, get nothing.
+
+    SCAFFOLD, so that what silos keep between rounds is part of it.
+    """
+    with federation(2, tls=True) as running:
+        _start_strangers(running, tmp_path)
+        said: list[str] = []
+        tables = tables_of(tmp_path, "scaffold", 2, bind="silo")
+        running.submit(tables, said.append)
+        (path,) = [Path(line.split()[1]) for line in said if line.startswith("writing ")]
+        trained = {line["node"] for line in read(path / "silos.jsonl")}
+        assert len(trained) == 2
+        _assert_strangers_got_nothing(running, trained)
+        _assert_only_tls(running)
+    here = [line for line in said if "is here" in line]
+    assert len(here) == 2, said
+    assert not [line for line in said if "turned away" in line or "did not" in line], said
+    assert_equals_the_simulator(path, tables, tmp_path / "simulated")
+
+
+def _start_strangers(running: Federation, place: Path) -> None:
+    """One has a key that nobody registered; one has a registered key, and another CA."""
+    unregistered = place / "unregistered"
+    make_node_key(unregistered)
+    running.start_node(7, {"partition-id": 0}, key=unregistered)
+    other = place / "other"
+    other.mkdir()
+    make_authority(other)
+    running.register(8)
+    running.start_node(8, {"partition-id": 1}, authority=other / "ca.crt")
+
+
+def _assert_strangers_got_nothing(running: Federation, trained: set[str]) -> None:
+    """Those online are those that trained; the strangers' logs say why they are not."""
+    listed = running.processes.call(["flwr", "supernode", "ls", "here", "--format", "json"])
+    nodes = json.loads(listed[listed.index("{") :])["nodes"]
+    online = {str(node["node-id"]) for node in nodes if node["status"] == "online"}
+    assert online == trained, nodes
+    logs = {n: running.processes.log(f"silo-{n}").read_text() for n in (0, 1, 7, 8)}
+    assert {n for n, log in logs.items() if "Receiving:" in log} == {0, 1}, logs
+    assert "Failed to activate SuperNode" in logs[7], logs[7]
+    assert "certificate verify failed" in logs[8], logs[8]
+
+
+def _assert_only_tls(running: Federation) -> None:
+    with socket.create_connection(("127.0.0.1", running.port), 10) as plain:
+        plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert not plain.recv(100).startswith(b"HTTP")
+    context = ssl.create_default_context()
+    with (
+        socket.create_connection(("127.0.0.1", running.port), 10) as raw,
+        pytest.raises(ssl.SSLCertVerificationError),
+    ):
+        context.wrap_socket(raw, server_hostname="127.0.0.1")
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+def test_flowers_own_simulation_runs_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"fednag flower up --simulation --silos 2 --out {tmp_path} --set rounds=1"
+    monkeypatch.setattr(sys, "argv", [*command.split(), "--set", "algorithm.name=mime"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    captured = capsys.readouterr()
+    assert stopped.value.code == 0, captured.err
+    assert "finished; wrote" in captured.out
+    (info,) = tmp_path.rglob("run.json")
+    about = json.loads(info.read_text())
+    assert (about["status"], about["runner"]) == ("finished", "flower")
+
+
+FAMILY = """
+import subprocess, sys, time
+from fednag.flower.processes import Processes
+child = "import subprocess, sys, time; " \\
+    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], " \\
+    "start_new_session=True); time.sleep(600)"
+with Processes() as processes:
+    processes.start("one", ["python", "-c", child])
+    processes.start("two", ["python", "-c", child])
+    print(processes.token, processes.folder, flush=True)
+    sys.stdin.readline()
+    {end}
+"""
+
+
+@pytest.mark.parametrize("end", ["kill", "terminate", "raise SystemExit(3)", "1 / 0", "pass"])
+def test_nothing_is_left_however_it_ends(end: str) -> None:
+    """Children, and children of theirs in other sessions, and the folder with the keys."""
+    from fednag.flower.guardian import marked
+
+    script = FAMILY.format(end=end if end not in ("kill", "terminate") else "time.sleep(600)")
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stdin
+    token, folder = process.stdout.readline().split()
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    _until(lambda: len(marked(token)) == 4)
+    if end in ("kill", "terminate"):
+        process.send_signal(signal.SIGKILL if end == "kill" else signal.SIGTERM)
+    else:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    process.wait(60)
+    _until(lambda: not marked(token) and not Path(folder).exists())
+    process.stdin.close()
+    process.stdout.close()
+
+
+def _until(reached: Any) -> None:
+    for _ in range(600):
+        if reached():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it never came to that")
+
+
+def test_a_program_that_fails_is_a_sentence() -> None:
+    with Processes() as processes:
+        with pytest.raises(FednagError, match=r"`python -c raise SystemExit\('no'\)` failed: no"):
+            processes.call(["python", "-c", "raise SystemExit('no')"])
+        with pytest.raises(FednagError, match="is not installed"):
+            processes.call(["flower-superduperlink"])
+        processes.start("x", ["python", "-c", "raise SystemExit('not today')"])
+        with pytest.raises(FednagError, match="x ended at once: not today"):
+            processes.wait_for_port("x", 1)
+        assert processes.environment["FLWR_TELEMETRY_ENABLED"] == "0"
+        assert processes.environment["FLWR_HOME"].startswith(str(processes.folder))
+
+
+def test_private_keys_are_private_and_never_overwritten(tmp_path: Path) -> None:
+    make_authority(tmp_path)
+    make_server(tmp_path, ["127.0.0.1", "fl.example.org"])
+    make_node_key(tmp_path / "silo-0")
+    for name in ("ca.key", "server.key", "silo-0"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600, name
+    before = (tmp_path / "silo-0").read_bytes()
+    with pytest.raises(FednagError, match="is there already"):
+        make_node_key(tmp_path / "silo-0")
+    assert (tmp_path / "silo-0").read_bytes() == before
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    assert context.cert_store_stats()["x509_ca"] == 1
