@@ -46,6 +46,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "records",
         "results",
     },
+    "paper": {
+        "api",
+        "config",
+        "errors",
+        "execute",
+        "experiment",
+        "interrupts",
+        "problems",
+        "records",
+        "report",
+    },
     "theory": {"algorithm", "algorithms", "errors", "problems", "vectors"},
     "terminal": {"config", "execute", "records", "report", "simulate"},
 }

@@ -10,6 +10,7 @@ import typer
 
 from fednag.cli.common import Out, console
 from fednag.cli.data import data_app
+from fednag.cli.paper import paper_app
 from fednag.cli.running import given_seeds, report, run_and_report, unless
 from fednag.cli.theory import theory_app
 from fednag.errors import FednagError
@@ -25,6 +26,7 @@ app = typer.Typer(
     help="Momentum-based federated learning: train FedNAG beside its rivals and compare them.",
 )
 app.add_typer(data_app, name="data")
+app.add_typer(paper_app, name="paper")
 app.add_typer(theory_app, name="theory")
 
 DEMO: dict[str, Any] = {

@@ -1,0 +1,316 @@
+"""Verdicts: does a claim hold on the seeds that were run, fail, or drown in their noise?
+
+Every claim says that some quantity lies in a region: a difference of two methods above 0, an
+accuracy within two points of the paper's, a ratio above 1.5. The quantity is taken on every seed
+(methods on one seed share split, first weights and batches, so differences are paired), and
+
+- **reproduced**: the 95 % interval of its mean (Student's t) lies in the region,
+- **not reproduced**: the interval lies outside the region,
+- **undecided**: the interval crosses the region's border.
+
+With fewer than three seeds there is no spread to speak of: the interval is then the mean ± the
+check's ``margin`` (a part of the values compared; a tenth of it, absolute, for accuracies), and the
+verdict says how many seeds it rests on. A claim of several parts is reproduced when all parts are,
+not reproduced when one is not, else undecided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, sqrt
+from statistics import mean, stdev
+from typing import Literal
+
+from fednag.paper.figure import Check
+from fednag.paper.kept import FigureRecords, Kept
+from fednag.paper.quantities import common_budget, first_loss, measure
+
+Verdict = Literal["reproduced", "not reproduced", "undecided", "not run"]
+
+FEW = 3  # seeds below which margins stand in for spread
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where the claim says a quantity lies."""
+
+    low: float = -inf
+    high: float = inf
+
+    def holds(self, low: float, high: float) -> Verdict:
+        if low > self.low and high < self.high or (low > self.low and self.high == inf):
+            return "reproduced"
+        if high < self.low or low > self.high:
+            return "not reproduced"
+        return "undecided"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One quantity of a claim, on all seeds."""
+
+    words: str
+    verdict: Verdict
+    seeds: int
+    mean: float | None = None
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check and what came of it."""
+
+    figure: str
+    check: Check
+    verdict: Verdict
+    parts: tuple[Part, ...]
+    ours: str
+    seeds: int
+    planned: int
+
+    @property
+    def note(self) -> str:
+        if self.verdict == "not run":
+            return ""
+        few = self.seeds < min(FEW, self.planned) or self.planned < FEW
+        count = f"{self.seeds} of {self.planned} seeds" if self.planned > 1 else "1 seed"
+        return f"{count}: by margin, not spread" if few else ""
+
+
+Quantity = Callable[[int], float]
+
+
+def judge(check: Check, records: FigureRecords) -> Finding:
+    """The verdict on one check."""
+    runs = {label: records.of(label) for label in check.series}
+    parts = _TESTS[check.test](check, runs)
+    verdicts = [part.verdict for part in parts]
+    verdict: Verdict = "undecided"
+    if "not run" in verdicts:
+        verdict = "not run"
+    elif "not reproduced" in verdicts:
+        verdict = "not reproduced"
+    elif all(one == "reproduced" for one in verdicts):
+        verdict = "reproduced"
+    seeds = min(part.seeds for part in parts)
+    ours = "; ".join(_ours(check, label, runs[label]) for label in check.series if runs[label])
+    planned = len(records.planned)
+    return Finding(records.figure, check, verdict, tuple(parts), ours, seeds, planned)
+
+
+def interval(values: Sequence[float], margin: float) -> tuple[float, float]:
+    """Where the mean of a quantity is taken to lie: Student's 95 %, or ± the margin."""
+    centre = mean(values)
+    if len(values) < FEW:
+        return centre - margin, centre + margin
+    from scipy.special import stdtrit
+
+    half = stdtrit(len(values) - 1, 0.5 + LEVEL / 2) * stdev(values) / sqrt(len(values))
+    return centre - float(half), centre + float(half)
+
+
+def place(values: Sequence[float], region: Region, margin: float) -> Verdict:
+    """Whether a quantity's values over seeds are in a region."""
+    if all(isfinite(value) for value in values):
+        return region.holds(*interval(values, margin))
+    # Something never came, or diverged: there is no mean, and all seeds must agree.
+    found = {region.holds(value, value) for value in values}
+    return found.pop() if len(found) == 1 else "undecided"
+
+
+Runs = dict[str, dict[int, Kept]]
+
+
+def _part(
+    words: str, values: Sequence[float], region: Region, margin: float, absent: bool = False
+) -> Part:
+    if absent or not values:
+        return Part(words, "not run", 0)
+    finite = [value for value in values if isfinite(value)]
+    whole = len(finite) == len(values)
+    return Part(
+        words,
+        place(values, region, margin),
+        len(values),
+        mean(values) if whole else None,
+        stdev(values) if whole and len(values) > 1 else None,
+    )
+
+
+def _shared(runs: Runs, labels: Sequence[str]) -> list[int]:
+    """Seeds that all of these series have."""
+    first, *rest = (set(runs[label]) for label in labels)
+    return sorted(first.intersection(*rest))
+
+
+def _value(check: Check, runs: Runs, label: str, seed: int, at: float | None = None) -> float:
+    budget = None
+    if check.value.equal_bytes:
+        budget = common_budget([runs[s][seed] for s in check.series if seed in runs[s]])
+    return measure(runs[label][seed], check.value, at, budget)
+
+
+def _margin(check: Check, numbers: Sequence[float]) -> float:
+    if check.value.higher_is_better:
+        return check.margin / 10
+    finite = [abs(number) for number in numbers if isfinite(number)]
+    return check.margin * max(finite, default=1.0)
+
+
+def _advantage(check: Check, runs: Runs, better: str, worse: str) -> Part:
+    """By how much one series is better than another; two that never arrive are equal."""
+    words = f"{better} > {worse}"
+    if check.value.equal_bytes and any(not runs[label] for label in check.series):
+        return Part(words, "not run", 0)
+    sign = 1 if check.value.higher_is_better else -1
+    gaps, sizes = [], []
+    for seed in _shared(runs, [better, worse]):
+        a, b = (_value(check, runs, label, seed) for label in (better, worse))
+        gaps.append(0.0 if a == b else sign * (a - b))
+        sizes += [a, b]
+    return _part(words, gaps, Region(low=0.0), _margin(check, sizes))
+
+
+def _order(check: Check, runs: Runs) -> list[Part]:
+    pairs = zip(check.series, check.series[1:], strict=False)
+    return [_advantage(check, runs, better, worse) for better, worse in pairs]
+
+
+def _best(check: Check, runs: Runs) -> list[Part]:
+    first, *rest = check.series
+    return [_advantage(check, runs, first, other) for other in rest]
+
+
+def _interior(check: Check, runs: Runs) -> list[Part]:
+    """The best of a sweep is not at either end: it beats both ends."""
+    if any(not runs[label] for label in check.series):
+        return [Part("all of the sweep", "not run", 0)]
+    seeds = _shared(runs, check.series)
+    if not seeds:
+        return [Part("all of the sweep", "not run", 0)]
+    sign = -1 if check.value.higher_is_better else 1
+
+    def standing(label: str) -> float:
+        return sign * mean(_value(check, runs, label, seed) for seed in seeds)
+
+    inner = min(check.series[1:-1], key=standing)
+    ends = (check.series[0], check.series[-1])
+    return [_advantage(check, runs, inner, end) for end in ends]
+
+
+def _region(check: Check) -> Region:
+    low = -inf if check.low is None else check.low
+    return Region(low, inf if check.high is None else check.high)
+
+
+def _within(check: Check, runs: Runs) -> list[Part]:
+    parts = []
+    for label in check.series:
+        values = [_value(check, runs, label, seed) for seed in sorted(runs[label])]
+        parts.append(_part(label, values, _region(check), _margin(check, values)))
+    return parts
+
+
+def _pairs(check: Check, runs: Runs, combine: Callable[[float, float], float]) -> list[Part]:
+    """A quantity of the first series and each of the others."""
+    first, *rest = check.series
+    parts = []
+    for other in rest:
+        values = [
+            combine(_value(check, runs, first, seed), _value(check, runs, other, seed))
+            for seed in _shared(runs, [first, other])
+        ]
+        words = f"{first} against {other}"
+        parts.append(_part(words, values, _region(check), _margin(check, values)))
+    return parts
+
+
+def _difference(check: Check, runs: Runs) -> list[Part]:
+    return _pairs(check, runs, lambda a, b: 0.0 if a == b else a - b)
+
+
+def _reduction(check: Check, runs: Runs) -> list[Part]:
+    def reduction(a: float, b: float) -> float:
+        if b == inf:
+            return 0.0 if a == inf else 1.0
+        return -inf if a == inf else 1 - a / b
+
+    return _pairs(check, runs, reduction)
+
+
+def _ratio(check: Check, runs: Runs) -> list[Part]:
+    """Each step along the series multiplies the value by something in the region."""
+    parts = []
+    for here, there in zip(check.series, check.series[1:], strict=False):
+        values = []
+        for seed in _shared(runs, [here, there]):
+            a, b = (_value(check, runs, label, seed) for label in (here, there))
+            values.append(1.0 if a == b else b / a)
+        words = f"{there} / {here}"
+        parts.append(_part(words, values, _region(check), _margin(check, values)))
+    return parts
+
+
+def _closer(check: Check, runs: Runs) -> list[Part]:
+    """The first and the last series are nearer to each other at the end than early on."""
+    first, last = check.series[0], check.series[-1]
+    shrunk, sizes = [], []
+    for seed in _shared(runs, [first, last]):
+        early, late = (
+            abs(_value(check, runs, first, seed, at) - _value(check, runs, last, seed, at))
+            for at in (check.early, check.value.at)
+        )
+        shrunk.append(early - late)
+        sizes.append(early)
+    words = f"gap of {first} and {last}, early less late"
+    return [_part(words, shrunk, Region(low=0.0), _margin(check, sizes))]
+
+
+def _fails(check: Check, runs: Runs) -> list[Part]:
+    """The loss does not come down: its end over its beginning, infinite where it diverged."""
+    parts = []
+    for label in check.series:
+        values = [
+            measure(run, check.value) / first_loss(run) for _, run in sorted(runs[label].items())
+        ]
+        words = f"{label}: last loss / first"
+        parts.append(_part(words, values, _region(check), _margin(check, values)))
+    return parts
+
+
+_TESTS: dict[str, Callable[[Check, Runs], list[Part]]] = {
+    "order": _order,
+    "best": _best,
+    "interior": _interior,
+    "within": _within,
+    "difference": _difference,
+    "reduction": _reduction,
+    "ratio": _ratio,
+    "closer": _closer,
+    "fails": _fails,
+}
+
+
+def _ours(check: Check, label: str, runs: dict[int, Kept]) -> str:
+    budget = None
+    if check.value.equal_bytes:
+        return f"{label} ({len(runs)} runs)"
+    values = [measure(run, check.value, None, budget) for run in runs.values()]
+    return f"{label} {told(check, values)}"
+
+
+def told(check: Check, values: Sequence[float]) -> str:
+    """Mean and spread over seeds, as the measure is usually written."""
+    never = sum(not isfinite(value) for value in values)
+    if never:
+        word = "diverged" if check.value.of == "loss" else "never"
+        return word if never == len(values) else f"{word} on {never} of {len(values)} seeds"
+    number: Callable[[float], str] = "{:.4g}".format
+    if check.value.higher_is_better:
+        number = "{:.2%}".format
+    elif check.value.of in ("iterations", "seconds"):
+        number = "{:,.0f}".format
+    spread = f" ± {number(stdev(values))}" if len(values) > 1 else ""
+    return number(mean(values)) + spread
