@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -195,7 +195,7 @@ def _run(
         sys.exit(128 + stopped.number)
 
 
-def _draw(figures: Any, scale: str, place: Path) -> list[Path]:
+def _draw(figures: Iterable[Figure], scale: str, place: Path) -> list[Path]:
     from fednag.paper.page import records_of
     from fednag.paper.panels import panels
     from fednag.report.charts import save
@@ -243,6 +243,6 @@ def _verdicts(found: Sequence[Finding], scale: str) -> Any:
     for one in found:
         note = f" ({one.note})" if one.note else ""
         ours = one.ours or "-"
-        cells = (one.figure, one.check.name, one.check.paper, ours, one.verdict + note)
+        cells = (one.figure, one.check.name, one.check.paper, ours, one.words + note)
         table.add_row(*cells, style=_STYLES[one.verdict])
     return table

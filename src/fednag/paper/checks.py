@@ -40,7 +40,7 @@ class Region:
     high: float = inf
 
     def holds(self, low: float, high: float) -> Verdict:
-        if low > self.low and high < self.high or (low > self.low and self.high == inf):
+        if low > self.low and (high < self.high or self.high == inf):
             return "reproduced"
         if high < self.low or low > self.high:
             return "not reproduced"
@@ -71,15 +71,19 @@ class Finding:
     planned: int
 
     @property
+    def words(self) -> str:
+        """The verdict; a question of ours is answered, for there is nothing to reproduce."""
+        answers = {"reproduced": "yes", "not reproduced": "no"}
+        return answers.get(self.verdict, self.verdict) if self.check.beyond else self.verdict
+
+    @property
     def note(self) -> str:
+        """How many seeds it rests on, where that is too few for a spread."""
         if self.verdict == "not run":
             return ""
         few = self.seeds < min(FEW, self.planned) or self.planned < FEW
         count = f"{self.seeds} of {self.planned} seeds" if self.planned > 1 else "1 seed"
         return f"{count}: by margin, not spread" if few else ""
-
-
-Quantity = Callable[[int], float]
 
 
 def judge(check: Check, records: FigureRecords) -> Finding:
@@ -95,7 +99,7 @@ def judge(check: Check, records: FigureRecords) -> Finding:
     elif all(one == "reproduced" for one in verdicts):
         verdict = "reproduced"
     seeds = min(part.seeds for part in parts)
-    ours = "; ".join(_ours(check, label, runs[label]) for label in check.series if runs[label])
+    ours = "; ".join(_ours(check, runs, label) for label in check.series if runs[label])
     planned = len(records.planned)
     return Finding(records.figure, check, verdict, tuple(parts), ours, seeds, planned)
 
@@ -123,10 +127,8 @@ def place(values: Sequence[float], region: Region, margin: float) -> Verdict:
 Runs = dict[str, dict[int, Kept]]
 
 
-def _part(
-    words: str, values: Sequence[float], region: Region, margin: float, absent: bool = False
-) -> Part:
-    if absent or not values:
+def _part(words: str, values: Sequence[float], region: Region, margin: float) -> Part:
+    if not values:
         return Part(words, "not run", 0)
     finite = [value for value in values if isfinite(value)]
     whole = len(finite) == len(values)
@@ -162,11 +164,10 @@ def _margin(check: Check, numbers: Sequence[float]) -> float:
 def _advantage(check: Check, runs: Runs, better: str, worse: str) -> Part:
     """By how much one series is better than another; two that never arrive are equal."""
     words = f"{better} > {worse}"
-    if check.value.equal_bytes and any(not runs[label] for label in check.series):
-        return Part(words, "not run", 0)
     sign = 1 if check.value.higher_is_better else -1
     gaps, sizes = [], []
-    for seed in _shared(runs, [better, worse]):
+    shared = check.series if check.value.equal_bytes else [better, worse]
+    for seed in _shared(runs, shared):
         a, b = (_value(check, runs, label, seed) for label in (better, worse))
         gaps.append(0.0 if a == b else sign * (a - b))
         sizes += [a, b]
@@ -293,12 +294,13 @@ _TESTS: dict[str, Callable[[Check, Runs], list[Part]]] = {
 }
 
 
-def _ours(check: Check, label: str, runs: dict[int, Kept]) -> str:
-    budget = None
-    if check.value.equal_bytes:
-        return f"{label} ({len(runs)} runs)"
-    values = [measure(run, check.value, None, budget) for run in runs.values()]
-    return f"{label} {told(check, values)}"
+def _ours(check: Check, runs: Runs, label: str) -> str:
+    seeds = sorted(runs[label])
+    if check.value.equal_bytes:  # comparable only where all have been run
+        seeds = [seed for seed in seeds if all(seed in runs[other] for other in check.series)]
+    if not seeds:
+        return f"{label} -"
+    return f"{label} {told(check, [_value(check, runs, label, seed) for seed in seeds])}"
 
 
 def told(check: Check, values: Sequence[float]) -> str:

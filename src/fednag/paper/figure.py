@@ -16,13 +16,14 @@ from fednag.errors import FednagError
 SCALES = ("smoke", "laptop", "full")
 
 Measure = Literal["loss", "accuracy", "train_accuracy"]
+USUAL: tuple[Measure, ...] = ("loss", "accuracy")
 
 
 class Series(Section):
     """One line of a figure: the base experiment with some fields changed."""
 
     label: str
-    set: dict[str, Any] = {}
+    set: dict[str, Any] = Field(default_factory=dict)
     x: float | None = None  # where it stands along the axis of a sweep
     panel: str | None = None
     group: str | None = None  # series of a group are tuned: the one of least final loss stands
@@ -32,22 +33,22 @@ class Series(Section):
 class Scale(Section):
     """How a scale departs from the paper, field by field, and its seeds."""
 
-    seeds: list[int] = [0, 1, 2]
-    set: dict[str, Any] = {}
-    of: dict[str, dict[str, Any]] = {}  # series -> fields changed for it alone
-    leave_out: list[str] = []  # series not run at this scale
+    seeds: list[int] = Field(default_factory=lambda: [0, 1, 2])
+    set: dict[str, Any] = Field(default_factory=dict)
+    of: dict[str, dict[str, Any]] = Field(default_factory=dict)  # series -> its own changes
+    leave_out: list[str] = Field(default_factory=list)  # series not run at this scale
     turn: Literal["first", "usual", "last"] = "usual"  # in a queue of all figures
     why: str = ""  # what a reader should know of this scale
 
 
 class Draw(Section):
     kind: Literal["curves", "reach", "against"] = "curves"
-    measures: list[Measure] = ["loss", "accuracy"]
+    measures: list[Measure] = Field(default_factory=lambda: list(USUAL))
     across: Literal["iterations", "megabytes", "seconds"] = "iterations"
     title: str = ""  # of the axis of a sweep
     to_loss: float | None = None
     to_accuracy: float | None = None
-    at: list[float] = [1.0]
+    at: list[float] = Field(default_factory=lambda: [1.0])  # parts of T
 
 
 class Value(Section):
@@ -111,7 +112,7 @@ class Content(Section):
     series: list[Series] = Field(min_length=1)
     scale: dict[Literal["smoke", "laptop", "full"], Scale]
     draw: Draw = Draw()
-    check: list[Check] = []
+    check: list[Check] = Field(default_factory=list)
     fleet: str | None = None  # of the clock: when given, records also tell seconds on it
     place: int = 100  # in lists, and in the order of a long queue
 

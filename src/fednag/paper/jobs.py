@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fednag.api import Started, run_all
 from fednag.config import Experiment
-from fednag.errors import FednagError
 from fednag.execute import stem
 from fednag.experiment import resolve_device
 from fednag.interrupts import Watch
@@ -35,7 +34,7 @@ def found(out: Path, experiment: Experiment) -> RunFolder | None:
 
 def absent_data(experiment: Experiment) -> str | None:
     """A data set that a run needs and that is not here."""
-    needed = [experiment.data.name]
+    needed: list[str] = [experiment.data.name]
     if experiment.split.kind == "natural" and experiment.data.name == "mnist":
         needed.append("mnist-writers")
     for name in needed:
@@ -124,8 +123,3 @@ def gather_all(figures: Mapping[str, Figure], scale: str, out: Path, place: Path
         if records.runs:
             written.append(write(place, records))
     return written
-
-
-def check_out(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise FednagError(f"--out {out}: is not a folder; choose another")

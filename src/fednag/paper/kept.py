@@ -144,7 +144,11 @@ def load(place: Path, scale: str, figure: str) -> FigureRecords | None:
         series: dict[str, tuple[Kept, ...]] = {}
         for row in table["runs"]:
             label = row.pop("series")
-            run = Kept(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
+            fields: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in row.items()
+            }
+            run = Kept(**fields)
             columns = (run.loss, run.accuracy, run.train_accuracy, run.megabytes)
             if any(len(column) != len(run.iteration) for column in columns):
                 raise ValueError(f"{label}: columns of unequal length")

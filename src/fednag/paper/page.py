@@ -38,7 +38,7 @@ def checks_table(found: Sequence[Finding]) -> str:
         note = f" ({one.note})" if one.note else ""
         rows.append(
             f"| {name}: {one.check.gist} | {one.check.paper} | {one.ours or '-'}"
-            f"{_doubts(one)} | **{one.verdict}**{note} |"
+            f"{_doubts(one)} | **{one.words}**{note} |"
         )
     return "\n".join(rows).replace(" > ", " &gt; ")
 
@@ -74,6 +74,18 @@ def series_table(records: FigureRecords) -> str:
             f"| {mean(r.megabytes[-1] for r in runs):,.1f} | {ends} |"
         )
     return "\n".join(rows)
+
+
+def _classes(records: FigureRecords) -> list[str]:
+    """Which classes nobody held, run by run."""
+    found = [
+        f"- {label}, seed {run.seed}: {note}; it ended at {spread([run.accuracy[-1]], '.2%')}"
+        for label, runs in records.series.items()
+        for run in runs
+        for note in run.notes
+        if "held by no" in note
+    ]
+    return [*found, ""] if found else []
 
 
 def _best(run: Kept) -> float | None:
@@ -112,7 +124,8 @@ def block(figure: Figure, scale: str, place: Path) -> str:
     image = place / "charts" / scale / f"{figure.name}.png"
     if image.exists():
         lines += [f"![{figure.content.title}](paper/charts/{scale}/{figure.name}.png)", ""]
-    lines += [series_table(records), "", checks_table(findings(figure, records)), ""]
+    lines += [series_table(records), "", *_classes(records)]
+    lines += [checks_table(findings(figure, records)), ""]
     longest = max(run.minutes for runs in records.series.values() for run in runs)
     return "\n".join([*lines, f"Command: {command} (longest run: {longest:.1f} minutes)", ""])
 

@@ -84,7 +84,7 @@ def _reach(figure: Figure, records: FigureRecords) -> list[Panel]:
         target = to_loss if to_accuracy is None else to_accuracy
         if target is None:
             continue
-        rows = []
+        rows: list[dict[str, Any]] = []
         for one in _shown(figure, records):
             ends = [marks(run, to_loss, to_accuracy) for run in records.series[one.label]]
             ends = [three for three in ends if isfinite(three[0])]
@@ -102,7 +102,8 @@ def _against(figure: Figure, records: FigureRecords) -> list[Panel]:
     draw = figure.content.draw
     found = []
     for measure in draw.measures:
-        rows, lines = [], []
+        rows: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
         for at in draw.at:
             for one in _shown(figure, records):
                 runs = records.series[one.label]
