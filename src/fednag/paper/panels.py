@@ -26,6 +26,11 @@ def panels(figure: Figure, records: FigureRecords) -> list[Panel]:
     return [panel for panel in make(figure, records) if panel.rows]
 
 
+def _title(figure: Figure, records: FigureRecords) -> str:
+    """A smoke run must not be taken for the figure it stands in for."""
+    return figure.content.title + (", smoke" if records.scale == "smoke" else "")
+
+
 def _shown(figure: Figure, records: FigureRecords) -> list[Series]:
     """The series there are runs of; a tuned group stands for its members."""
     found: dict[str, Series] = {}
@@ -50,7 +55,7 @@ def _curves(figure: Figure, records: FigureRecords) -> list[Panel]:
                     label = one.label.removesuffix(f", {name}") if name else one.label
                     runs = records.series[one.label]
                     rows += [{"series": label, **row} for row in curve(runs, measure, draw.across)]
-            title = name or figure.content.title
+            title = name or _title(figure, records)
             log = measure == "loss" and all(row["low"] > 0 for row in rows)
             across = "seconds on the fleet" if draw.across == "seconds" else draw.across
             found.append(Panel(title, across, TITLES[measure], rows, log=log))
@@ -93,7 +98,8 @@ def _reach(figure: Figure, records: FigureRecords) -> list[Panel]:
                 place = f"{one.x:g}" if one.x is not None else one.label
                 row = {"series": "mean", "x": place, "y": middle, "first": first, "last": last}
                 rows.append(row)
-        title = f"iterations to {words.format(target)}"
+        smoke = ", smoke" if records.scale == "smoke" else ""
+        title = f"iterations to {words.format(target)}{smoke}"
         found.append(Panel(title, draw.title, "iterations", rows, kind="bars"))
     return found
 
