@@ -13,6 +13,7 @@ from fednag.cli.data import data_app
 from fednag.cli.paper import paper_app
 from fednag.cli.running import given_seeds, report, run_and_report, unless
 from fednag.cli.theory import theory_app
+from fednag.cli.time import time_app
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(paper_app, name="paper")
 app.add_typer(theory_app, name="theory")
+app.add_typer(time_app, name="time")
 
 DEMO: dict[str, Any] = {
     "name": "digits",
