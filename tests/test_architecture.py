@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "paper": {
         "api",
+        "clock",
         "config",
         "errors",
         "execute",

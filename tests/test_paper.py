@@ -14,11 +14,12 @@ import pytest
 
 from fednag.errors import FednagError
 from fednag.paper import kept
-from fednag.paper.checks import Region, interval, judge, place
+from fednag.paper.checks import judge
 from fednag.paper.figure import SCALES, Check, Figure, Value, folder, read_figure, read_figures
 from fednag.paper.kept import FigureRecords, Kept
 from fednag.paper.page import block, refresh
 from fednag.paper.quantities import marks, measure
+from fednag.paper.regions import Region, interval, place
 
 ROOT = Path(__file__).parents[1]
 FIGURES = read_figures()
@@ -296,6 +297,24 @@ def test_first_last_and_mean_time_a_target_is_reached() -> None:
     assert measure(one, Value(of="iterations", to_loss=0.5, mark="last")) == 40
     never = check("order", value={"of": "iterations", "to_loss": 0.05})
     assert judge(never, planted(a=[1.0] * 3, b=[1.0] * 3)).verdict == "undecided"
+
+
+def test_a_rival_that_never_arrives_refutes_but_never_confirms() -> None:
+    """a arrives at 10; b was watched until 20, so at least half is saved, perhaps more."""
+    series = {
+        "a": tuple(run([2.0, 0.1, 0.1], s) for s in range(3)),
+        "b": tuple(run([2.0, 1.0, 1.0], s) for s in range(3)),
+    }
+    records = FigureRecords("planted", "laptop", (0, 1, 2), series)
+    value = {"of": "iterations", "to_loss": 0.5}
+    for low, high, expected in [
+        (0.4, 0.6, "undecided"),
+        (0.6, 0.9, "undecided"),
+        (0.1, 0.4, "not reproduced"),
+    ]:
+        claim = check("reduction", value=value, low=low, high=high)
+        assert judge(claim, records).verdict == expected
+    assert judge(check("order", value=value), records).verdict == "reproduced"
 
 
 def test_a_group_stands_as_its_best_member() -> None:

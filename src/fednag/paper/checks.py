@@ -17,34 +17,14 @@ not reproduced when one is not, else undecided.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import inf, isfinite, sqrt
+from dataclasses import dataclass, replace
+from math import inf, isfinite
 from statistics import mean, stdev
-from typing import Literal
 
 from fednag.paper.figure import Check
 from fednag.paper.kept import FigureRecords, Kept
-from fednag.paper.quantities import common_budget, first_loss, measure
-
-Verdict = Literal["reproduced", "not reproduced", "undecided", "not run"]
-
-FEW = 3  # seeds below which margins stand in for spread
-LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Region:
-    """Where the claim says a quantity lies."""
-
-    low: float = -inf
-    high: float = inf
-
-    def holds(self, low: float, high: float) -> Verdict:
-        if low > self.low and (high < self.high or self.high == inf):
-            return "reproduced"
-        if high < self.low or low > self.high:
-            return "not reproduced"
-        return "undecided"
+from fednag.paper.quantities import common_budget, first_loss, last_seen, measure
+from fednag.paper.regions import FEW, Region, Verdict, place
 
 
 @dataclass(frozen=True)
@@ -102,26 +82,6 @@ def judge(check: Check, records: FigureRecords) -> Finding:
     ours = "; ".join(_ours(check, runs, label) for label in check.series if runs[label])
     planned = len(records.planned)
     return Finding(records.figure, check, verdict, tuple(parts), ours, seeds, planned)
-
-
-def interval(values: Sequence[float], margin: float) -> tuple[float, float]:
-    """Where the mean of a quantity is taken to lie: Student's 95 %, or ± the margin."""
-    centre = mean(values)
-    if len(values) < FEW:
-        return centre - margin, centre + margin
-    from scipy.special import stdtrit
-
-    half = stdtrit(len(values) - 1, 0.5 + LEVEL / 2) * stdev(values) / sqrt(len(values))
-    return centre - float(half), centre + float(half)
-
-
-def place(values: Sequence[float], region: Region, margin: float) -> Verdict:
-    """Whether a quantity's values over seeds are in a region."""
-    if all(isfinite(value) for value in values):
-        return region.holds(*interval(values, margin))
-    # Something never came, or diverged: there is no mean, and all seeds must agree.
-    found = {region.holds(value, value) for value in values}
-    return found.pop() if len(found) == 1 else "undecided"
 
 
 Runs = dict[str, dict[int, Kept]]
@@ -214,31 +174,48 @@ def _within(check: Check, runs: Runs) -> list[Part]:
     return parts
 
 
-def _pairs(check: Check, runs: Runs, combine: Callable[[float, float], float]) -> list[Part]:
-    """A quantity of the first series and each of the others."""
+def _difference(check: Check, runs: Runs) -> list[Part]:
+    """The first series less each of the others."""
     first, *rest = check.series
     parts = []
     for other in rest:
-        values = [
-            combine(_value(check, runs, first, seed), _value(check, runs, other, seed))
-            for seed in _shared(runs, [first, other])
-        ]
-        words = f"{first} against {other}"
+        values = []
+        for seed in _shared(runs, [first, other]):
+            a, b = (_value(check, runs, label, seed) for label in (first, other))
+            values.append(0.0 if a == b else a - b)
+        words = f"{first} less {other}"
         parts.append(_part(words, values, _region(check), _margin(check, values)))
     return parts
 
 
-def _difference(check: Check, runs: Runs) -> list[Part]:
-    return _pairs(check, runs, lambda a, b: 0.0 if a == b else a - b)
-
-
 def _reduction(check: Check, runs: Runs) -> list[Part]:
-    def reduction(a: float, b: float) -> float:
-        if b == inf:
-            return 0.0 if a == inf else 1.0
-        return -inf if a == inf else 1 - a / b
+    """The part of a rival's loss or time that is saved.
 
-    return _pairs(check, runs, reduction)
+    Of a rival that never arrived only the least saving is known, from how far it was run: that can
+    refute a claim, never confirm one.
+    """
+    first, *rest = check.series
+    parts = []
+    for other in rest:
+        seeds = _shared(runs, [first, other])
+        pairs = [[_value(check, runs, label, seed) for label in (first, other)] for seed in seeds]
+        never = any(b == inf for _, b in pairs) and check.value.of in ("iterations", "seconds")
+        values = [
+            _saved(a, last_seen(runs[other][seed], check.value) if b == inf and never else b)
+            for seed, (a, b) in zip(seeds, pairs, strict=True)
+        ]
+        words = f"{first} against {other}" + (", which never arrived" if never else "")
+        part = _part(words, values, _region(check), _margin(check, values))
+        high = inf if check.high is None else check.high
+        refuted = part.verdict == "not reproduced" and (part.mean or 0.0) > high
+        parts.append(replace(part, verdict="undecided") if never and not refuted else part)
+    return parts
+
+
+def _saved(a: float, b: float) -> float:
+    if a == inf:
+        return 0.0 if b == inf else -inf
+    return 1.0 if b == inf else 1 - a / b
 
 
 def _ratio(check: Check, runs: Runs) -> list[Part]:
@@ -313,6 +290,6 @@ def told(check: Check, values: Sequence[float]) -> str:
     if check.value.higher_is_better:
         number = "{:.2%}".format
     elif check.value.of in ("iterations", "seconds"):
-        number = "{:,.0f}".format
+        number = "{:,.0f}".format if check.value.of == "iterations" else "{:,.1f} s".format
     spread = f" ± {number(stdev(values))}" if len(values) > 1 else ""
     return number(mean(values)) + spread

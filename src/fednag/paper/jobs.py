@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from fednag.api import Started, run_all
+from fednag.clock.fleet import load_fleet
+from fednag.clock.runs import read_run
+from fednag.clock.summary import replay_runs
 from fednag.config import Experiment
 from fednag.execute import stem
 from fednag.experiment import resolve_device
@@ -14,6 +19,8 @@ from fednag.paper.figure import Figure, Job
 from fednag.paper.kept import FigureRecords, Kept, keep, write
 from fednag.problems.sources import SOURCES, data_folder
 from fednag.records import OVER, RunFolder
+
+REPLAYS = 20
 
 
 def settled(experiment: Experiment) -> Experiment:
@@ -104,6 +111,7 @@ def gather(figure: Figure, scale: str, out: Path) -> FigureRecords:
 def _kept(folder: RunFolder, job: Job, figure: Figure) -> Kept:
     info = folder.info()
     folder.verify(info)
+    ends = _ends(folder, figure.content.fleet) if figure.content.fleet else ()
     return keep(
         folder.records(),
         seed=job.experiment.seed,
@@ -112,7 +120,15 @@ def _kept(folder: RunFolder, job: Job, figure: Figure) -> Kept:
         ended=str(info.get("ended")),
         diverged=info.get("status") == "diverged",
         notes=[note for note in info.get("notes", []) if "held by no" in note],
+        ends=ends,
     )
+
+
+def _ends(folder: RunFolder, fleet: str) -> Sequence[float]:
+    """Seconds on the fleet at which each round of a run is over: the mean of its replays."""
+    (timed,) = replay_runs([read_run(folder)], load_fleet(fleet), REPLAYS)
+    mean: Sequence[float] = np.mean([one.ends for one in timed.replays], axis=0).tolist()
+    return mean
 
 
 def gather_all(figures: Mapping[str, Figure], scale: str, out: Path, place: Path) -> list[Path]:

@@ -65,3 +65,9 @@ def common_budget(runs: Sequence[Kept]) -> float:
 
 def first_loss(run: Kept) -> float:
     return inf if run.loss[0] is None else run.loss[0]
+
+
+def last_seen(run: Kept, value: Value) -> float:
+    """How far a run went, in iterations or seconds: a target it did not reach lies beyond."""
+    far = run.seconds if value.of == "seconds" else run.iteration
+    return float(far[-1]) if far else inf
