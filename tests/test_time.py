@@ -104,15 +104,20 @@ def test_the_replay_is_that_of_the_records(runs: Path) -> None:
     found = told_apart([read_run(folder) for folder in find_runs([runs])])
     fleet = load_fleet("lan")
     timed = replay_runs(found, fleet, replays=3)
+    reached = 0
     for row in times_to_target(timed, 0.5):
         times = []
         for run in (run for run in found if run.label == row.label):
-            first = next(r for r in run.records if r.round and (r.accuracy or 0) >= 0.5)
-            times += [
-                replay(fleet, run.workload, run.rounds, s).ends[first.round] for s in range(3)
-            ]
-        assert row.seconds == pytest.approx(sum(times) / len(times))
+            good = [r.round for r in run.records if r.round and (r.accuracy or 0) >= 0.5]
+            played = [replay(fleet, run.workload, run.rounds, seed) for seed in range(3)]
+            times += [once.ends[good[0]] if good else None for once in played]
         assert len(times) == 6
+        if None in times:
+            assert row.seconds is None
+        else:
+            assert row.seconds == pytest.approx(sum(times) / 6)
+            reached += 1
+    assert reached >= 2
 
 
 def test_sizes_are_those_of_the_records(runs: Path) -> None:
