@@ -317,12 +317,15 @@ def test_a_rival_that_never_arrives_refutes_but_never_confirms() -> None:
     assert judge(check("order", value=value), records).verdict == "reproduced"
 
 
-def test_a_group_stands_as_its_best_member() -> None:
-    records = planted(**{"m lr 1": [0.5, 0.6], "m lr 2": [0.4, 0.5], "m lr 3": [0.1], "n": [1.0]})
-    found = kept.tuned(records, {f"m lr {i}": "m" for i in (1, 2, 3)})
+def test_a_group_stands_as_its_best_member_once_all_have_run() -> None:
+    ends = {"m lr 1": [0.5, 0.6], "m lr 2": [0.4, 0.5, 0.1], "n": [1.0]}
+    groups = {"m lr 1": "m", "m lr 2": "m"}
+    found = kept.tuned(planted(**ends), groups)
     assert set(found.series) == {"m", "n"}
-    assert found.series["m"][0].loss[-1] == 0.4
+    assert [one.loss[-1] for one in found.series["m"]] == [0.4, 0.5]
     assert found.series["m"][0].notes == ("tuned: m lr 2",)
+    waiting = kept.tuned(planted(**ends), {**groups, "m lr 3": "m"})
+    assert set(waiting.series) == {"n"}
 
 
 def test_records_survive_and_thin(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ paper_app = typer.Typer(
     help="The FedNAG paper's figures from one command, each claim with a verdict.",
 )
 
+PPI = 80  # charts are committed: small ones will do
 COMMITTED = Path("docs/paper")  # the results that come with the repository
 
 ScaleOption = Annotated[
@@ -207,7 +208,7 @@ def _draw(figures: Iterable[Figure], scale: str, place: Path) -> list[Path]:
         if found:
             folder = output(place / "charts" / scale)
             columns = 3 if len(found) == 3 else 2
-            written += save(paper_chart(found, columns), folder / figure.name, ["png"])
+            written += save(paper_chart(found, columns), folder / figure.name, ["png"], PPI)
     return written
 
 

@@ -164,21 +164,21 @@ def load(place: Path, scale: str, figure: str) -> FigureRecords | None:
 def tuned(records: FigureRecords, groups: Mapping[str, str]) -> FigureRecords:
     """Groups in place of their members: each stands as the member of least mean final loss.
 
-    Members with fewer seeds than the best covered one are not considered: they are still running.
+    A group is left out until all its members have been run, and only seeds that all of them have
+    count: nothing is tuned before that.
     """
     found: dict[str, tuple[Kept, ...]] = {
         label: runs for label, runs in records.series.items() if label not in groups
     }
     for group in dict.fromkeys(groups.values()):
-        members = [m for m, g in groups.items() if g == group and records.series.get(m)]
-        if not members:
+        members = {m: records.of(m) for m, g in groups.items() if g == group}
+        seeds = sorted(set.intersection(*(set(runs) for runs in members.values())))
+        if not seeds:
             continue
-        most = max(len(records.series[m]) for m in members)
-        full = [m for m in members if len(records.series[m]) == most]
-        chosen = min(full, key=lambda m: mean(_final_loss(run) for run in records.series[m]))
+        chosen = min(members, key=lambda m: mean(_final_loss(members[m][seed]) for seed in seeds))
         note = f"tuned: {chosen}"
         found[group] = tuple(
-            replace(run, notes=(note, *run.notes)) for run in records.series[chosen]
+            replace(run, notes=(note, *run.notes)) for run in (members[chosen][s] for s in seeds)
         )
     return replace(records, series=found)
 

@@ -22,7 +22,7 @@ def records_of(figure: Figure, scale: str, place: Path) -> FigureRecords:
     found = load(place, scale, figure.name)
     if found is None:
         found = FigureRecords(figure.name, scale, tuple(figure.scale(scale).seeds))
-    groups = {s.label: s.group for s in figure.content.series if s.group}
+    groups = {s.label: s.group for s in figure.series(scale) if s.group}
     return tuned(found, groups) if groups else found
 
 
@@ -114,13 +114,15 @@ def block(figure: Figure, scale: str, place: Path) -> str:
         f"Scale `{scale}`: {'; '.join(departures) if departures else 'the paper’s settings'}.",
         "",
     ]
-    if not records.runs:
-        return "\n".join([*lines, f"**Not yet run.** Command: {command}", ""])
+    if why := figure.scale(scale).why:
+        lines += [f"{why[0].upper()}{why[1:]}.", ""]
     planned = len(figure.series(scale)) * len(records.planned)
     kept = load(place, scale, figure.name)
     done = kept.runs if kept else 0
-    if done < planned:
+    if 0 < done < planned:
         lines += [f"**{done} of {planned} runs are done**; the rest is not yet run.", ""]
+    if not records.runs:
+        return "\n".join([*lines, f"**Not yet run.** Command: {command}", ""])
     image = place / "charts" / scale / f"{figure.name}.png"
     if image.exists():
         lines += [f"![{figure.content.title}](paper/charts/{scale}/{figure.name}.png)", ""]
