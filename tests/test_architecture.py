@@ -57,6 +57,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "records",
         "results",
     },
+    "paper": {
+        "api",
+        "clock",
+        "config",
+        "errors",
+        "execute",
+        "experiment",
+        "interrupts",
+        "problems",
+        "records",
+        "report",
+    },
     "theory": {"algorithm", "algorithms", "errors", "problems", "vectors"},
     "planning": {
         "algorithms",

@@ -11,6 +11,7 @@ import typer
 from fednag.cli.common import Out, console
 from fednag.cli.data import data_app
 from fednag.cli.flower import flower_app
+from fednag.cli.paper import paper_app
 from fednag.cli.running import given_seeds, report, run_and_report, unless
 from fednag.cli.theory import theory_app
 from fednag.cli.time import time_app
@@ -27,6 +28,7 @@ app = typer.Typer(
     help="Momentum-based federated learning: train FedNAG beside its rivals and compare them.",
 )
 app.add_typer(data_app, name="data")
+app.add_typer(paper_app, name="paper")
 app.add_typer(theory_app, name="theory")
 app.add_typer(time_app, name="time")
 app.add_typer(flower_app, name="flower")

@@ -110,7 +110,7 @@ def split_chart(table: Sequence[Sequence[int]], title: str) -> Any:
     )
 
 
-def save(chart: Any, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+def save(chart: Any, stem: Path, formats: Sequence[str] = FORMATS, ppi: int = 144) -> list[Path]:
     """Write a chart as ``stem.png``, ``stem.svg``, ``stem.html``; the page needs no network."""
     written = []
     for kind in formats:
@@ -120,7 +120,7 @@ def save(chart: Any, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]
             if kind == "html":
                 chart.save(str(temporary), format="html", inline=True)
             else:
-                chart.save(str(temporary), format=kind, **({"ppi": 144} if kind == "png" else {}))
+                chart.save(str(temporary), format=kind, **({"ppi": ppi} if kind == "png" else {}))
             os.replace(temporary, path)
         except OSError as error:
             raise FednagError(

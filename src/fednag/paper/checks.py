@@ -1,0 +1,295 @@
+"""Verdicts: does a claim hold on the seeds that were run, fail, or drown in their noise?
+
+Every claim says that some quantity lies in a region: a difference of two methods above 0, an
+accuracy within two points of the paper's, a ratio above 1.5. The quantity is taken on every seed
+(methods on one seed share split, first weights and batches, so differences are paired), and
+
+- **reproduced**: the 95 % interval of its mean (Student's t) lies in the region,
+- **not reproduced**: the interval lies outside the region,
+- **undecided**: the interval crosses the region's border.
+
+With fewer than three seeds there is no spread to speak of: the interval is then the mean ± the
+check's ``margin`` (a part of the values compared; a tenth of it, absolute, for accuracies), and the
+verdict says how many seeds it rests on. A claim of several parts is reproduced when all parts are,
+not reproduced when one is not, else undecided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from statistics import mean, stdev
+
+from fednag.paper.figure import Check
+from fednag.paper.kept import FigureRecords, Kept
+from fednag.paper.quantities import common_budget, first_loss, last_seen, measure
+from fednag.paper.regions import FEW, Region, Verdict, place
+
+
+@dataclass(frozen=True)
+class Part:
+    """One quantity of a claim, on all seeds."""
+
+    words: str
+    verdict: Verdict
+    seeds: int
+    mean: float | None = None
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check and what came of it."""
+
+    figure: str
+    check: Check
+    verdict: Verdict
+    parts: tuple[Part, ...]
+    ours: str
+    seeds: int
+    planned: int
+
+    @property
+    def words(self) -> str:
+        """The verdict; a question of ours is answered, for there is nothing to reproduce."""
+        answers = {"reproduced": "yes", "not reproduced": "no"}
+        return answers.get(self.verdict, self.verdict) if self.check.beyond else self.verdict
+
+    @property
+    def note(self) -> str:
+        """How many seeds it rests on, where that is too few for a spread."""
+        if self.verdict == "not run":
+            return ""
+        few = self.seeds < min(FEW, self.planned) or self.planned < FEW
+        count = f"{self.seeds} of {self.planned} seeds" if self.planned > 1 else "1 seed"
+        return f"{count}: by margin, not spread" if few else ""
+
+
+def judge(check: Check, records: FigureRecords) -> Finding:
+    """The verdict on one check."""
+    runs = {label: records.of(label) for label in check.series}
+    parts = _TESTS[check.test](check, runs)
+    verdicts = [part.verdict for part in parts]
+    verdict: Verdict = "undecided"
+    if "not run" in verdicts:
+        verdict = "not run"
+    elif "not reproduced" in verdicts:
+        verdict = "not reproduced"
+    elif all(one == "reproduced" for one in verdicts):
+        verdict = "reproduced"
+    seeds = min(part.seeds for part in parts)
+    ours = "; ".join(_ours(check, runs, label) for label in check.series if runs[label])
+    planned = len(records.planned)
+    return Finding(records.figure, check, verdict, tuple(parts), ours, seeds, planned)
+
+
+Runs = dict[str, dict[int, Kept]]
+
+
+def _part(words: str, values: Sequence[float], region: Region, margin: float) -> Part:
+    if not values:
+        return Part(words, "not run", 0)
+    finite = [value for value in values if isfinite(value)]
+    whole = len(finite) == len(values)
+    return Part(
+        words,
+        place(values, region, margin),
+        len(values),
+        mean(values) if whole else None,
+        stdev(values) if whole and len(values) > 1 else None,
+    )
+
+
+def _shared(runs: Runs, labels: Sequence[str]) -> list[int]:
+    """Seeds that all of these series have."""
+    first, *rest = (set(runs[label]) for label in labels)
+    return sorted(first.intersection(*rest))
+
+
+def _value(check: Check, runs: Runs, label: str, seed: int, at: float | None = None) -> float:
+    budget = None
+    if check.value.equal_bytes:
+        budget = common_budget([runs[s][seed] for s in check.series if seed in runs[s]])
+    return measure(runs[label][seed], check.value, at, budget)
+
+
+def _margin(check: Check, numbers: Sequence[float]) -> float:
+    if check.value.higher_is_better:
+        return check.margin / 10
+    finite = [abs(number) for number in numbers if isfinite(number)]
+    return check.margin * max(finite, default=1.0)
+
+
+def _advantage(check: Check, runs: Runs, better: str, worse: str) -> Part:
+    """By how much one series is better than another; two that never arrive are equal."""
+    words = f"{better} > {worse}"
+    sign = 1 if check.value.higher_is_better else -1
+    gaps, sizes = [], []
+    shared = check.series if check.value.equal_bytes else [better, worse]
+    for seed in _shared(runs, shared):
+        a, b = (_value(check, runs, label, seed) for label in (better, worse))
+        gaps.append(0.0 if a == b else sign * (a - b))
+        sizes += [a, b]
+    return _part(words, gaps, Region(low=0.0), _margin(check, sizes))
+
+
+def _order(check: Check, runs: Runs) -> list[Part]:
+    pairs = zip(check.series, check.series[1:], strict=False)
+    return [_advantage(check, runs, better, worse) for better, worse in pairs]
+
+
+def _best(check: Check, runs: Runs) -> list[Part]:
+    first, *rest = check.series
+    return [_advantage(check, runs, first, other) for other in rest]
+
+
+def _interior(check: Check, runs: Runs) -> list[Part]:
+    """The best of a sweep is not at either end: it beats both ends."""
+    if any(not runs[label] for label in check.series):
+        return [Part("all of the sweep", "not run", 0)]
+    seeds = _shared(runs, check.series)
+    if not seeds:
+        return [Part("all of the sweep", "not run", 0)]
+    sign = -1 if check.value.higher_is_better else 1
+
+    def standing(label: str) -> float:
+        return sign * mean(_value(check, runs, label, seed) for seed in seeds)
+
+    inner = min(check.series[1:-1], key=standing)
+    ends = (check.series[0], check.series[-1])
+    return [_advantage(check, runs, inner, end) for end in ends]
+
+
+def _region(check: Check) -> Region:
+    low = -inf if check.low is None else check.low
+    return Region(low, inf if check.high is None else check.high)
+
+
+def _within(check: Check, runs: Runs) -> list[Part]:
+    parts = []
+    for label in check.series:
+        values = [_value(check, runs, label, seed) for seed in sorted(runs[label])]
+        parts.append(_part(label, values, _region(check), _margin(check, values)))
+    return parts
+
+
+def _difference(check: Check, runs: Runs) -> list[Part]:
+    """The first series less each of the others."""
+    first, *rest = check.series
+    parts = []
+    for other in rest:
+        values = []
+        for seed in _shared(runs, [first, other]):
+            a, b = (_value(check, runs, label, seed) for label in (first, other))
+            values.append(0.0 if a == b else a - b)
+        words = f"{first} less {other}"
+        parts.append(_part(words, values, _region(check), _margin(check, values)))
+    return parts
+
+
+def _reduction(check: Check, runs: Runs) -> list[Part]:
+    """The part of a rival's loss or time that is saved.
+
+    Of a rival that never arrived only the least saving is known, from how far it was run: that can
+    refute a claim, never confirm one.
+    """
+    first, *rest = check.series
+    parts = []
+    for other in rest:
+        seeds = _shared(runs, [first, other])
+        pairs = [[_value(check, runs, label, seed) for label in (first, other)] for seed in seeds]
+        never = any(b == inf for _, b in pairs) and check.value.of in ("iterations", "seconds")
+        values = [
+            _saved(a, last_seen(runs[other][seed], check.value) if b == inf and never else b)
+            for seed, (a, b) in zip(seeds, pairs, strict=True)
+        ]
+        words = f"{first} against {other}" + (", which never arrived" if never else "")
+        part = _part(words, values, _region(check), _margin(check, values))
+        high = inf if check.high is None else check.high
+        refuted = part.verdict == "not reproduced" and (part.mean or 0.0) > high
+        parts.append(replace(part, verdict="undecided") if never and not refuted else part)
+    return parts
+
+
+def _saved(a: float, b: float) -> float:
+    if a == inf:
+        return 0.0 if b == inf else -inf
+    return 1.0 if b == inf else 1 - a / b
+
+
+def _ratio(check: Check, runs: Runs) -> list[Part]:
+    """Each step along the series multiplies the value by something in the region."""
+    parts = []
+    for here, there in zip(check.series, check.series[1:], strict=False):
+        values = []
+        for seed in _shared(runs, [here, there]):
+            a, b = (_value(check, runs, label, seed) for label in (here, there))
+            values.append(1.0 if a == b else b / a)
+        words = f"{there} / {here}"
+        parts.append(_part(words, values, _region(check), _margin(check, values)))
+    return parts
+
+
+def _closer(check: Check, runs: Runs) -> list[Part]:
+    """The first and the last series are nearer to each other at the end than early on."""
+    first, last = check.series[0], check.series[-1]
+    shrunk, sizes = [], []
+    for seed in _shared(runs, [first, last]):
+        early, late = (
+            abs(_value(check, runs, first, seed, at) - _value(check, runs, last, seed, at))
+            for at in (check.early, check.value.at)
+        )
+        shrunk.append(early - late)
+        sizes.append(early)
+    words = f"gap of {first} and {last}, early less late"
+    return [_part(words, shrunk, Region(low=0.0), _margin(check, sizes))]
+
+
+def _fails(check: Check, runs: Runs) -> list[Part]:
+    """The loss does not come down: its end over its beginning, infinite where it diverged."""
+    parts = []
+    for label in check.series:
+        values = [
+            measure(run, check.value) / first_loss(run) for _, run in sorted(runs[label].items())
+        ]
+        words = f"{label}: last loss / first"
+        parts.append(_part(words, values, _region(check), _margin(check, values)))
+    return parts
+
+
+_TESTS: dict[str, Callable[[Check, Runs], list[Part]]] = {
+    "order": _order,
+    "best": _best,
+    "interior": _interior,
+    "within": _within,
+    "difference": _difference,
+    "reduction": _reduction,
+    "ratio": _ratio,
+    "closer": _closer,
+    "fails": _fails,
+}
+
+
+def _ours(check: Check, runs: Runs, label: str) -> str:
+    seeds = sorted(runs[label])
+    if check.value.equal_bytes:  # comparable only where all have been run
+        seeds = [seed for seed in seeds if all(seed in runs[other] for other in check.series)]
+    if not seeds:
+        return f"{label} -"
+    return f"{label} {told(check, [_value(check, runs, label, seed) for seed in seeds])}"
+
+
+def told(check: Check, values: Sequence[float]) -> str:
+    """Mean and spread over seeds, as the measure is usually written."""
+    never = sum(not isfinite(value) for value in values)
+    if never:
+        word = "diverged" if check.value.of == "loss" else "never"
+        return word if never == len(values) else f"{word} on {never} of {len(values)} seeds"
+    number: Callable[[float], str] = "{:.4g}".format
+    if check.value.higher_is_better:
+        number = "{:.2%}".format
+    elif check.value.of in ("iterations", "seconds"):
+        number = "{:,.0f}".format if check.value.of == "iterations" else "{:,.1f} s".format
+    spread = f" ± {number(stdev(values))}" if len(values) > 1 else ""
+    return number(mean(values)) + spread

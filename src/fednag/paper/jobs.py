@@ -1,0 +1,141 @@
+"""Runs what figures need, once each, and gathers what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fednag.api import Started, run_all
+from fednag.clock.fleet import load_fleet
+from fednag.clock.runs import read_run
+from fednag.clock.summary import replay_runs
+from fednag.config import Experiment
+from fednag.execute import stem
+from fednag.experiment import resolve_device
+from fednag.interrupts import Watch
+from fednag.paper.figure import Figure, Job
+from fednag.paper.kept import FigureRecords, Kept, keep, write
+from fednag.problems.sources import SOURCES, data_folder
+from fednag.records import OVER, RunFolder
+
+REPLAYS = 20
+
+
+def settled(experiment: Experiment) -> Experiment:
+    """The experiment with its device chosen, so that its key is that of the run's folder."""
+    device = resolve_device(experiment.engine.device)
+    engine = experiment.engine.model_copy(update={"device": device})
+    return experiment.model_copy(update={"engine": engine})
+
+
+def found(out: Path, experiment: Experiment) -> RunFolder | None:
+    """The folder of a run that is over."""
+    chosen = settled(experiment)
+    folder = RunFolder.find(out, chosen.name, stem(chosen.label, chosen))
+    if folder is None or folder.info().get("status") not in OVER:
+        return None
+    return folder
+
+
+def absent_data(experiment: Experiment) -> str | None:
+    """A data set that a run needs and that is not here."""
+    needed: list[str] = [experiment.data.name]
+    if experiment.split.kind == "natural" and experiment.data.name == "mnist":
+        needed.append("mnist-writers")
+    for name in needed:
+        source = SOURCES.get(name)
+        if source and not (data_folder() / source.folder / source.files[0].name).exists():
+            return name
+    return None
+
+
+def missing(figure: Figure, scale: str) -> str | None:
+    """Why a figure cannot be run here, if it cannot."""
+    for job in figure.jobs(scale):
+        if name := absent_data(job.experiment):
+            return (
+                f"{figure.name}: {name} is not here; `fednag data get {name}`, or set FEDNAG_DATA"
+            )
+    return None
+
+
+def queue(figures: Iterable[Figure], scale: str) -> list[Job]:
+    """Every run once, in the order in which results are useful.
+
+    Those whose turn is first, whole; then a first seed of all the usual ones, a second one, and so
+    on; then the last ones likewise.
+    """
+    ranked = []
+    for number, figure in enumerate(figures):
+        chosen = figure.scale(scale)
+        for place, job in enumerate(figure.jobs(scale)):
+            seed = chosen.seeds.index(job.experiment.seed)
+            turn = {"first": (0, 0), "usual": (1, seed), "last": (2, seed)}[chosen.turn]
+            ranked.append(((*turn, number, place), job))
+    ranked.sort(key=lambda pair: pair[0])
+    once: dict[str, Job] = {}
+    for _, job in ranked:
+        once.setdefault(f"{job.label}-{job.experiment.key}", job)
+    return list(once.values())
+
+
+def run_queue(
+    jobs: Sequence[Job], out: Path, started: Started | None = None, watch: Watch | None = None
+) -> int:
+    """Run those that are not over yet; one that was interrupted goes on. Returns how many ran."""
+    waiting = [job for job in jobs if found(out, job.experiment) is None]
+    run_all(
+        [(job.label, job.experiment, None) for job in waiting],
+        out=out,
+        started=started,
+        resume=True,
+        watch=watch,
+    )
+    return len(waiting)
+
+
+def gather(figure: Figure, scale: str, out: Path) -> FigureRecords:
+    """The records of a figure's runs that are over."""
+    series: dict[str, tuple[Kept, ...]] = {}
+    for job in figure.jobs(scale):
+        folder = found(out, job.experiment)
+        if folder is not None:
+            series[job.series] = (*series.get(job.series, ()), _kept(folder, job, figure))
+    labels = [one.label for one in figure.series(scale) if one.label in series]
+    ordered = {label: series[label] for label in labels}
+    return FigureRecords(figure.name, scale, tuple(figure.scale(scale).seeds), ordered)
+
+
+def _kept(folder: RunFolder, job: Job, figure: Figure) -> Kept:
+    info = folder.info()
+    folder.verify(info)
+    ends = _ends(folder, figure.content.fleet) if figure.content.fleet else ()
+    return keep(
+        folder.records(),
+        seed=job.experiment.seed,
+        key=str(info["key"]),
+        iterations=job.experiment.training.iterations,
+        ended=str(info.get("ended")),
+        diverged=info.get("status") == "diverged",
+        notes=[note for note in info.get("notes", []) if "held by no" in note],
+        ends=ends,
+    )
+
+
+def _ends(folder: RunFolder, fleet: str) -> Sequence[float]:
+    """Seconds on the fleet at which each round of a run is over: the mean of its replays."""
+    (timed,) = replay_runs([read_run(folder)], load_fleet(fleet), REPLAYS)
+    mean: Sequence[float] = np.mean([one.ends for one in timed.replays], axis=0).tolist()
+    return mean
+
+
+def gather_all(figures: Mapping[str, Figure], scale: str, out: Path, place: Path) -> list[Path]:
+    """Write the records of every figure that has runs."""
+    written = []
+    for figure in figures.values():
+        records = gather(figure, scale, out)
+        if records.runs:
+            written.append(write(place, records))
+    return written

@@ -1,0 +1,166 @@
+"""Tables of verdicts and of series, in Markdown, and the page that holds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+from fednag.errors import FednagError
+from fednag.paper.checks import Finding, Part, judge
+from fednag.paper.figure import Figure
+from fednag.paper.kept import FigureRecords, Kept, load, tuned
+from fednag.records import write_atomically
+
+BLOCK = re.compile(r"(<!-- figure ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
+SUMMARY = re.compile(r"(<!-- summary -->\n).*?(<!-- end -->)", re.S)
+
+
+def records_of(figure: Figure, scale: str, place: Path) -> FigureRecords:
+    """What is kept of a figure, its tuned groups settled; empty when nothing has been run."""
+    found = load(place, scale, figure.name)
+    if found is None:
+        found = FigureRecords(figure.name, scale, tuple(figure.scale(scale).seeds))
+    groups = {s.label: s.group for s in figure.series(scale) if s.group}
+    return tuned(found, groups) if groups else found
+
+
+def findings(figure: Figure, records: FigureRecords) -> list[Finding]:
+    """The verdict on every check of a figure."""
+    return [judge(check, records) for check in figure.content.check]
+
+
+def checks_table(found: Sequence[Finding]) -> str:
+    rows = ["| check | the paper | ours | verdict |", "| --- | --- | --- | --- |"]
+    for one in found:
+        name = one.check.name + (" *(ours)*" if one.check.beyond else "")
+        note = f" ({one.note})" if one.note else ""
+        rows.append(
+            f"| {name}: {one.check.gist} | {one.check.paper} | {one.ours or '-'}"
+            f"{_doubts(one)} | **{one.words}**{note} |"
+        )
+    return "\n".join(rows).replace(" > ", " &gt; ")
+
+
+def _doubts(one: Finding) -> str:
+    """The parts that kept a claim from being reproduced."""
+    words = {"not reproduced": "fails", "undecided": "open"}
+    parts = [f"{words[p.verdict]}: {_words(p)}" for p in one.parts if p.verdict in words]
+    return f" [{'; '.join(parts)}]" if parts else ""
+
+
+def _words(part: Part) -> str:
+    if part.mean is None:
+        return part.words
+    spread = "" if part.deviation is None else f" ± {part.deviation:.2g}"
+    return f"{part.words} ({part.mean:+.3g}{spread})"
+
+
+def series_table(records: FigureRecords) -> str:
+    rows = [
+        "| series | seeds | final loss | final accuracy | best accuracy | MB sent | ended |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for label, runs in records.series.items():
+        kept = [run for run in runs if not run.diverged]
+        ends = "; ".join(dict.fromkeys(run.ended for run in runs))
+        tuning = "; ".join(dict.fromkeys(n for r in runs for n in r.notes if n[:5] == "tuned"))
+        rows.append(
+            f"| {label}{f' ({tuning})' if tuning else ''} | {len(runs)} "
+            f"| {spread([r.loss[-1] for r in kept], '.4f')} "
+            f"| {spread([r.accuracy[-1] for r in kept], '.2%')} "
+            f"| {spread([_best(r) for r in kept], '.2%')} "
+            f"| {mean(r.megabytes[-1] for r in runs):,.1f} | {ends} |"
+        )
+    return "\n".join(rows)
+
+
+def _classes(records: FigureRecords) -> list[str]:
+    """Which classes nobody held, run by run."""
+    found = [
+        f"- {label}, seed {run.seed}: {note}; it ended at {spread([run.accuracy[-1]], '.2%')}"
+        for label, runs in records.series.items()
+        for run in runs
+        for note in run.notes
+        if "held by no" in note
+    ]
+    return [*found, ""] if found else []
+
+
+def _best(run: Kept) -> float | None:
+    return max(
+        (a for a, t in zip(run.accuracy, run.iteration, strict=True) if a and t), default=None
+    )
+
+
+def spread(values: Sequence[float | None], form: str) -> str:
+    """Mean ± standard deviation over seeds."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return "-"
+    tail = f" ± {stdev(numbers):{form}}" if len(numbers) > 1 else ""
+    return f"{mean(numbers):{form}}{tail}"
+
+
+def block(figure: Figure, scale: str, place: Path) -> str:
+    """What a page says of a figure, from its records alone."""
+    records = records_of(figure, scale, place)
+    command = f"`fednag paper run {figure.name} --scale {scale}`"
+    departures = figure.departures(scale)
+    lines = [
+        f"{figure.content.about}",
+        "",
+        f"Scale `{scale}`: {'; '.join(departures) if departures else 'the paper’s settings'}.",
+        "",
+    ]
+    if why := figure.scale(scale).why:
+        lines += [f"{why[0].upper()}{why[1:]}.", ""]
+    planned = len(figure.series(scale)) * len(records.planned)
+    kept = load(place, scale, figure.name)
+    done = kept.runs if kept else 0
+    if 0 < done < planned:
+        lines += [f"**{done} of {planned} runs are done**; the rest is not yet run.", ""]
+    if not records.runs:
+        return "\n".join([*lines, f"**Not yet run.** Command: {command}", ""])
+    image = place / "charts" / scale / f"{figure.name}.png"
+    if image.exists():
+        lines += [f"![{figure.content.title}](paper/charts/{scale}/{figure.name}.png)", ""]
+    lines += [series_table(records), "", *_classes(records)]
+    lines += [checks_table(findings(figure, records)), ""]
+    longest = max(run.minutes for runs in records.series.values() for run in runs)
+    return "\n".join([*lines, f"Command: {command} (longest run: {longest:.1f} minutes)", ""])
+
+
+def summary(figures: Mapping[str, Figure], scale: str, place: Path) -> str:
+    """All verdicts in one table."""
+    rows = [
+        "| figure | reproduced | not reproduced | undecided | not run |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for figure in figures.values():
+        found = findings(figure, records_of(figure, scale, place))
+        cells = []
+        for verdict in ("reproduced", "not reproduced", "undecided", "not run"):
+            names = [one.check.name for one in found if one.verdict == verdict]
+            cells.append(", ".join(names) or "-")
+        rows.append(f"| [{figure.name}](#{figure.name}) | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def refresh(page: Path, figures: Mapping[str, Figure], scale: str, place: Path) -> Path:
+    """Fill the page's marked blocks from the records; what stands between them is kept."""
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FednagError(f"{page}: cannot be read ({error.strerror}); check the path") from error
+
+    def fill(match: re.Match[str]) -> str:
+        if match[2] not in figures:
+            raise FednagError(f"{page}: no figure {match[2]!r}; remove its block")
+        return f"{match[1]}{block(figures[match[2]], scale, place)}\n{match[3]}"
+
+    text = BLOCK.sub(fill, text)
+    text = SUMMARY.sub(lambda m: f"{m[1]}{summary(figures, scale, place)}\n{m[2]}", text)
+    write_atomically(page, text)
+    return page

@@ -1,0 +1,137 @@
+"""What a figure's panels show, from its records: rows for the charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from statistics import mean, stdev
+from typing import Any
+
+from fednag.paper.figure import Figure, Series
+from fednag.paper.kept import FigureRecords, Kept
+from fednag.paper.quantities import marks
+from fednag.report.paper import Panel
+
+TITLES = {
+    "loss": "global training loss",
+    "accuracy": "test accuracy",
+    "train_accuracy": "training accuracy",
+}
+
+
+def panels(figure: Figure, records: FigureRecords) -> list[Panel]:
+    """The panels of a figure; empty when there is nothing to draw."""
+    kind = figure.content.draw.kind
+    make = {"curves": _curves, "reach": _reach, "against": _against}[kind]
+    return [panel for panel in make(figure, records) if panel.rows]
+
+
+def _title(figure: Figure, records: FigureRecords) -> str:
+    """A smoke run must not be taken for the figure it stands in for."""
+    return figure.content.title + (", smoke" if records.scale == "smoke" else "")
+
+
+def _shown(figure: Figure, records: FigureRecords) -> list[Series]:
+    """The series there are runs of; a tuned group stands for its members."""
+    found: dict[str, Series] = {}
+    for series in figure.content.series:
+        label = series.group or series.label
+        if label in records.series and label not in found:
+            found[label] = series.model_copy(update={"label": label})
+    return list(found.values())
+
+
+def _curves(figure: Figure, records: FigureRecords) -> list[Panel]:
+    draw = figure.content.draw
+    series = _shown(figure, records)
+    names = list(dict.fromkeys(one.panel for one in series))
+    found = []
+    for name in names:
+        for measure in draw.measures:
+            rows: list[dict[str, Any]] = []
+            for one in series:
+                if one.panel == name:
+                    # In a panel of its own, a series is named by what is left of its label.
+                    label = one.label.removesuffix(f", {name}") if name else one.label
+                    runs = records.series[one.label]
+                    rows += [{"series": label, **row} for row in curve(runs, measure, draw.across)]
+            title = name or _title(figure, records)
+            log = measure == "loss" and all(row["low"] > 0 for row in rows)
+            across = "seconds on the fleet" if draw.across == "seconds" else draw.across
+            found.append(Panel(title, across, TITLES[measure], rows, log=log))
+    return found
+
+
+def curve(runs: Sequence[Kept], measure: str, across: str) -> list[dict[str, float]]:
+    """Mean over seeds and ± one deviation, where all runs that go that far were evaluated."""
+    column = {"iterations": "iteration"}.get(across, across)
+    rows = []
+    for place in range(max(len(run.iteration) for run in runs)):
+        there = [run for run in runs if place < len(run.iteration)]
+        found = [run.column(measure)[place] for run in there]
+        values = [value for value in found if value is not None]
+        places = [run.column(column)[place] for run in there if place < len(run.column(column))]
+        x = [number for number in places if number is not None]
+        if not values or not x:
+            continue
+        centre = mean(values)
+        half = stdev(values) if len(values) > 1 else 0.0
+        low = max(centre - half, min(values))  # a log axis has no room below 0
+        rows.append({"x": mean(x), "y": centre, "low": low, "high": centre + half})
+    return rows
+
+
+def _reach(figure: Figure, records: FigureRecords) -> list[Panel]:
+    draw = figure.content.draw
+    targets = [(draw.to_loss, None, "loss {:g}"), (None, draw.to_accuracy, "accuracy {:.0%}")]
+    found = []
+    for to_loss, to_accuracy, words in targets:
+        target = to_loss if to_accuracy is None else to_accuracy
+        if target is None:
+            continue
+        rows: list[dict[str, Any]] = []
+        for one in _shown(figure, records):
+            ends = [marks(run, to_loss, to_accuracy) for run in records.series[one.label]]
+            ends = [three for three in ends if isfinite(three[0])]
+            if ends:
+                first, middle, last = (mean(three[i] for three in ends) for i in range(3))
+                place = f"{one.x:g}" if one.x is not None else one.label
+                row = {"series": "mean", "x": place, "y": middle, "first": first, "last": last}
+                rows.append(row)
+        smoke = ", smoke" if records.scale == "smoke" else ""
+        title = f"iterations to {words.format(target)}{smoke}"
+        found.append(Panel(title, draw.title, "iterations", rows, kind="bars"))
+    return found
+
+
+def _against(figure: Figure, records: FigureRecords) -> list[Panel]:
+    draw = figure.content.draw
+    found = []
+    for measure in draw.measures:
+        rows: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
+        for at in draw.at:
+            for one in _shown(figure, records):
+                runs = records.series[one.label]
+                values = [value for run in runs if (value := _at(run, measure, at)) is not None]
+                if not values:
+                    continue
+                part = f"T = {at * runs[0].iterations:g}"
+                centre = mean(values)
+                if one.line:
+                    lines.append({"series": f"{one.label}, {part}", "y": centre})
+                else:
+                    ends = {"low": min(values), "high": max(values)}
+                    rows.append({"series": part, "x": one.x, "y": centre, **ends})
+        log = measure == "loss" and all(row["low"] > 0 for row in rows)
+        panel = Panel(figure.content.title, draw.title, TITLES[measure], rows, "points", log, lines)
+        found.append(panel)
+    return found
+
+
+def _at(run: Kept, measure: str, at: float) -> float | None:
+    if run.diverged:
+        return None
+    target = at * run.iterations
+    place = min(range(len(run.iteration)), key=lambda i: abs(run.iteration[i] - target))
+    return run.column(measure)[place]
