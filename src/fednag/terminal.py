@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from fednag.records import Record
-from fednag.report.tables import HEADINGS, Row, cells
+from fednag.report.tables import HEADINGS, Row, cells, target_cells, target_headings
+from fednag.report.targets import Target
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
@@ -96,7 +97,10 @@ def news_of(record: Record) -> str:
 
 
 def ranking(
-    rows: Sequence[Row], title: str, origins: Mapping[str, tuple[str, int]] | None = None
+    rows: Sequence[Row],
+    title: str,
+    origins: Mapping[str, tuple[str, int]] | None = None,
+    target: Target | None = None,
 ) -> Table:
     """The ranked table, best first; ``origins`` gives (method, seed) of rows labelled by folder."""
     table = Table(title=title, title_justify="left")
@@ -104,11 +108,13 @@ def ranking(
         plain = number in (0, len(HEADINGS) - 1)
         # Numbers are never cut; a narrow screen folds the words.
         table.add_column(heading, justify="left" if plain else "right", no_wrap=not plain)
+    for heading in target_headings(target) if target else ():
+        table.add_column(heading, justify="right")
     if origins:
         table.add_column("seed", justify="right", no_wrap=True)
         table.add_column("folder", overflow="fold")
     for row in rows:
-        texts = cells(row)
+        texts = cells(row) + (target_cells(row) if target else ())
         if origins:
             method, seed = origins[row.label]
             texts = (method, *texts[1:], str(seed), row.label)

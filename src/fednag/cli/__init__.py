@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from fednag.cli.common import Out, console
+from fednag.cli.common import Out, console, unless
 from fednag.cli.data import data_app
-from fednag.cli.running import given_seeds, report, run_and_report, unless
+from fednag.cli.reporting import report as report_page
+from fednag.cli.reporting import show
+from fednag.cli.running import given_seeds, report, run_and_report
 from fednag.cli.theory import theory_app
 from fednag.errors import FednagError
 
@@ -184,43 +186,8 @@ def sweep(
     run_and_report(experiments, out, resume, quiet, chart="sweep")
 
 
-@app.command()
-def show(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
-) -> None:
-    """Tabulate runs that have been written.
-
-    Example: fednag show runs/digits
-    """
-    from fednag.records import find_runs
-    from fednag.report.tables import Curve, ranked
-    from fednag.terminal import ranking
-
-    curves, origins, failed = [], {}, []
-    for folder in find_runs(runs):
-        try:
-            records, info = folder.records(), folder.info()
-            if "records" in info:
-                folder.verify(info)
-        except FednagError as error:
-            failed.append(str(error))
-            continue
-        if not records:
-            continue
-        status = str(info.get("ended") or info.get("status"))
-        if status == "running" and not folder.is_being_written:
-            status = "interrupted"
-        label = str(folder.path)
-        origins[label] = (info["label"], info["seed"])
-        diverged = info.get("status") == "diverged"
-        curves.append(Curve(label, info["seed"], records, status, diverged))
-    if not curves and failed:
-        unless(failed)
-    if not curves:
-        raise FednagError(f"{runs[0]}: its runs have no records yet; wait for the first round")
-    title = f"{len(curves)} runs, best first, by final accuracy"
-    console().print(ranking(ranked(curves), title, origins))
-    unless(failed)
+app.command()(show)
+app.command(name="report")(report_page)
 
 
 @app.command()

@@ -85,10 +85,3 @@ def given_seeds(text: str, otherwise: int) -> list[int]:
     if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= s < 2**31 for s in seeds):
         raise FednagError(f"--seeds {text}: write different whole numbers from 0 up, e.g. 0,1,2")
     return seeds
-
-
-def unless(failed: Sequence[str]) -> None:
-    """Raise what went wrong with some of several runs, if anything did."""
-    if failed:
-        more = f" (and {len(failed) - 1} more like that)" if len(failed) > 1 else ""
-        raise FednagError(failed[0] + more)
