@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -15,13 +16,20 @@ from types import TracebackType
 from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE = 60.0
+PATIENCE = 30.0
 
 
 def program() -> str | None:
     """Where Chromium is, if anywhere; FEDNAG_BROWSER names another."""
     named = os.environ.get("FEDNAG_BROWSER")
     return named or next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+
+
+def _high(end: int) -> int:
+    """The same end of a pipe, out of the way of 3 and 4."""
+    moved = fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(end)
+    return moved
 
 
 class Browser:
@@ -42,11 +50,16 @@ class Browser:
             f"--user-data-dir={profile}",
             "about:blank",
         ]
-        # The protocol is spoken on descriptors 3 and 4.
-        shell = f'exec "$0" "$@" 3<&{theirs_in} 4>&{theirs_out}'
+        theirs_in, theirs_out = (_high(end) for end in (theirs_in, theirs_out))
+
+        def wire() -> None:  # the protocol is spoken on descriptors 3 and 4
+            os.dup2(theirs_in, 3)
+            os.dup2(theirs_out, 4)
+
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", shell, executable, *flags],
-            pass_fds=(theirs_in, theirs_out),
+            [executable, *flags],
+            close_fds=False,  # all others close themselves
+            preexec_fn=wire,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

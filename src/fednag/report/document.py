@@ -13,6 +13,7 @@ from fednag.report.spec import Heat, Lines, Track, curve_specs, thinned, tracks_
 from fednag.report.summary import sentence
 from fednag.report.tables import (
     HEADINGS,
+    Row,
     as_data,
     cells,
     ranked,
@@ -48,19 +49,12 @@ def document(
         row.label: replace(tracks[row.label], style=style) for style, row in enumerate(rows)
     }
     levels = {asked.measure: asked.value} if asked else {}
-    headings = [*HEADINGS[:-1], *(target_headings(asked) if asked else ()), HEADINGS[-1]]
     return {
         "title": title or _title(sheets),
         "sentence": sentence(sheets, rows, asked),
         "notes": [*notes, *caveats(sheets)],
         "target": str(asked) if asked else None,
-        "table": {
-            "headings": headings,
-            "rows": [
-                [*cells(row)[:-1], *(target_cells(row) if asked else ()), row.ended]
-                for row in rows
-            ],
-        },
+        "table": _table(rows, asked),
         "ranking": [as_data(row) for row in rows],
         "methods": [
             {"label": row.label, "style": style, "diverged": row.diverged > 0}
@@ -73,8 +67,28 @@ def document(
         "splits": _splits(sheets),
         "times": [dict(row) for row in times],
         "settings": _settings(sheets, list(tracks)),
-        "runs": [_run(sheet) for sheet in sheets],
+        "runs": [
+            _run(sheet)
+            for label in tracks
+            for sheet in sorted(by_label(sheets)[label], key=lambda s: s.curve.seed)
+        ],
     }
+
+
+def _table(rows: Sequence[Row], target: Target | None) -> dict[str, Any]:
+    """The ranking as text; the final loss only where there is no accuracy to say more."""
+    judged = any(row.final_accuracy for row in rows)
+    results = ["final accuracy", "best accuracy"] if judged else ["final loss"]
+    names = ["method", *results, "best loss"]
+    extra = target_headings(target) if target else ()
+    tail = ["iterations", "MB sent", "seconds", "ended"]
+    texts = []
+    for row in rows:
+        known = dict(zip(HEADINGS, cells(row), strict=True))
+        if target:
+            known |= dict(zip(extra, target_cells(row), strict=True))
+        texts.append([known[name] for name in (*names, *extra, *tail)])
+    return {"headings": [*names, *extra, *tail], "rows": texts}
 
 
 def _title(sheets: Sequence[Sheet]) -> str:
@@ -202,7 +216,7 @@ def _settings(sheets: Sequence[Sheet], labels: Sequence[str]) -> dict[str, Any]:
         }
         for field in fields
     ]
-    seeds = [", ".join(str(s.curve.seed) for s in groups[label]) for label in labels]
+    seeds = [", ".join(map(str, sorted(s.curve.seed for s in groups[label]))) for label in labels]
     first = {"field": "seed", "differs": len(set(seeds)) > 1, "values": seeds}
     return {"labels": list(labels), "rows": [first, *rows] if rows else []}
 

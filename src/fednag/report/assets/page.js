@@ -19,7 +19,7 @@
       else if (value === true) node.setAttribute(name, "");
       else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
     }
-    node.append(...children.filter((child) => child !== null && child !== undefined));
+    node.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
     return node;
   }
   function shape(tag, attributes = {}, text) {
@@ -137,7 +137,7 @@
         shape("text", { transform: `translate(12 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle", class: "axis-title" }, spec.title + (log ? " (log)" : "")));
       if (spec.level !== null && spec.level !== undefined && spec.level >= y0 && spec.level <= y1) picture.append(
         shape("line", { x1: left, x2: width - right, y1: Y(spec.level), y2: Y(spec.level), stroke: "var(--soft)", "stroke-dasharray": "2 4" }),
-        shape("text", { x: width - right - 4, y: Y(spec.level) - 5, "text-anchor": "end", class: "cell-label" }, `target ${doc.target}`));
+        shape("text", { x: left + 5, y: Y(spec.level) - 5, class: "cell-label" }, `target ${doc.target}`));
       for (const track of shownTracks) band(track, X, Y, y0);
       for (const track of lines) stroke(track, X, Y, width - left - right, lines.indexOf(track), lines.length);
       interact(width, height, left, right, top, bottom, X, Y, x0, x1, lines);
@@ -423,16 +423,22 @@
   }
 
   function runs() {
-    const head = el("tr", {}, ...["run", "seed", "state", "repeat it with", "versions"].map((t) => el("th", { scope: "col", class: "text" }, t)));
+    const about = (run) => [run.versions, run.platform].filter(Boolean).join("; ");
+    const alike = doc.runs.every((run) => about(run) === about(doc.runs[0]));
+    const head = el("tr", {}, ...["run", "seed", "state", "repeat it with"].map((t) => el("th", { scope: "col", class: "text" }, t)));
     const body = doc.runs.map((run) => {
       const far = run.running && run.rounds ? el("progress", { max: run.rounds, value: run.round, "aria-label": `round ${run.round} of ${run.rounds}` }) : null;
       const words = run.running ? ` round ${run.round} of ${run.rounds ?? "?"}` : run.state;
+      const command = run.command ? el("code", {}, run.command) : "your Python script: a part of it was a Python object, or it has no folder";
+      const more = [...run.notes.map((note) => `note: ${note}`), alike ? "" : about(run)].filter(Boolean);
       return el("tr", {}, el("th", { scope: "row" }, run.label), el("td", { class: "text" }, String(run.seed)), el("td", { class: "text" }, far, words),
-        el("td", { class: "text" }, run.command ? el("code", {}, run.command) : "your Python script (a part of it was a Python object, or it was not written to a folder)", ...run.notes.map((note) => el("div", { class: "soft" }, `note: ${note}`))),
-        el("td", { class: "text soft" }, run.versions, run.platform ? el("div", {}, run.platform) : null, run.started ? el("div", {}, `started ${run.started}`) : null));
+        el("td", { class: "text command" }, command, ...more.map((text) => el("div", { class: "soft" }, text))));
     });
-    const table = scroll("runs", el("table", { class: "data wrap" }, el("thead", {}, head), el("tbody", {}, ...body)));
-    const part = section("runs", "Runs, and how to repeat them", table);
+    const table = scroll("runs", el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)));
+    const first = doc.runs[0]?.started, times = doc.runs.map((run) => run.started).filter(Boolean).sort();
+    const words = [alike && about(doc.runs[0]) ? `Made with ${about(doc.runs[0])}.` : null,
+      first ? `Started ${times[0]}${times.length > 1 ? ` to ${times[times.length - 1]}` : ""}.` : null].filter(Boolean).join(" ");
+    const part = section("runs", "Runs, and how to repeat them", words ? el("p", { class: "soft" }, words) : null, table);
     part.classList.add("long");
     return part;
   }
