@@ -128,8 +128,10 @@ class Browser:
         self.events.clear()
         self.ask("Page.navigate", url=address)
         self.until(
-            lambda: self.run("document.readyState") == "complete"
-            and self.run("location.href") != "about:blank"
+            lambda: (
+                self.run("document.readyState") == "complete"
+                and self.run("location.href") != "about:blank"
+            )
         )
 
     def run(self, script: str) -> Any:

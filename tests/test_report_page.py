@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, program
 
+from browser import Browser, program
 from fednag.records import Record
 from fednag.report.document import document
 from fednag.report.page import write_page
@@ -95,8 +95,8 @@ def test_everything_is_drawn(page: Browser) -> None:
     assert "fednag does best" in text(page, "#lead")
     for chart in ("loss", "accuracy"):
         assert sorted(lines(page, chart)) == sorted(["fednag", "fedavg", NASTY])
-        drawn = f"[...document.querySelectorAll('[data-chart={chart}] .line path')].every(p => p.getBBox().width > 0)"
-        assert page.run(drawn)
+        paths = f"[...document.querySelectorAll('[data-chart={chart}] .line path')]"
+        assert page.run(f"{paths}.every(p => p.getBBox().width > 0)")
         assert page.run(f"document.querySelectorAll('[data-chart={chart}] .band').length") == 3
     assert lines(page, "workers") == ["worker 0", "worker 1", "worker 2"]
     assert page.run("document.querySelectorAll('[data-chart=split] rect').length") == 6
@@ -112,7 +112,9 @@ def test_labels_are_text_whatever_they_hold(page: Browser) -> None:
 
 
 def test_the_axis_is_switched(page: Browser) -> None:
-    titles = "[...document.querySelectorAll('[data-chart=loss] .axis-title')].map(t => t.textContent)"
+    titles = (
+        "[...document.querySelectorAll('[data-chart=loss] .axis-title')].map(t => t.textContent)"
+    )
     for key, title in (
         ("round", "rounds"),
         ("bytes", "bytes sent, both ways"),
@@ -141,9 +143,9 @@ def test_methods_are_hidden_and_shown(page: Browser) -> None:
 
 
 def test_values_are_read_by_mouse_and_keys(page: Browser) -> None:
-    spot = "(() => {const r = document.querySelector('[data-chart=accuracy]').getBoundingClientRect();return [r.right - 16, r.top + 60]})()"
+    box = "document.querySelector('[data-chart=accuracy]').getBoundingClientRect()"
     page.run("document.querySelector('[data-chart=accuracy]').scrollIntoView()")
-    page.move(*page.run(spot))
+    page.move(page.run(f"{box}.right") - 16, page.run(f"{box}.top") + 60)
     tip = "document.querySelector('[data-chart=accuracy] + .tip')"
     page.until(lambda: not page.run(f"{tip}.hidden"))
     shown = page.run(f"{tip}.innerText")
@@ -192,22 +194,26 @@ def test_dark_and_light(page: Browser) -> None:
 def test_a_phone_is_wide_enough(page: Browser) -> None:
     page.size(360, 700, mobile=True)
     page.until(lambda: page.run("document.querySelector('[data-chart=loss]').clientWidth") < 360)
-    beyond = "[...document.querySelectorAll('main *')].filter(n => n.getBoundingClientRect().right > 361 && !n.closest('.scroll, .values')).map(n => n.outerHTML.slice(0, 80))"
+    beyond = (
+        "[...document.querySelectorAll('main *')].filter(n => !n.closest('.scroll, .values') && "
+        "n.getBoundingClientRect().right > 361).map(n => n.outerHTML.slice(0, 80))"
+    )
     assert page.run(beyond) == []
     assert page.run("document.documentElement.scrollWidth") <= 360
 
 
 def test_every_control_has_a_name_and_every_chart_a_description(page: Browser) -> None:
-    nameless = "[...document.querySelectorAll('button, select, [role=region], [role=img]')].filter(n => !(n.ariaLabel || n.innerText || n.labels?.length))"
+    nameless = (
+        "[...document.querySelectorAll('button, select, [role=region], [role=img]')]"
+        ".filter(n => !(n.ariaLabel || n.innerText || n.labels?.length))"
+    )
     assert page.run(f"{nameless}.length") == 0
     described = page.run("document.querySelector('[data-chart=loss]').getAttribute('aria-label')")
     assert "fednag from 2.1" in described
 
 
 def test_a_large_report_stays_small_and_opens(browser: Browser, tmp_path: Path) -> None:
-    big = [
-        Sheet(Curve(f"method {m}", 0, _many(5000, m), "finished", False)) for m in range(20)
-    ]
+    big = [Sheet(Curve(f"method {m}", 0, _many(5000, m), "finished", False)) for m in range(20)]
     path = write_page(document(big), tmp_path / "big.html")
     assert path.stat().st_size < 4e6
     browser.open(path.as_uri())
@@ -217,6 +223,16 @@ def test_a_large_report_stays_small_and_opens(browser: Browser, tmp_path: Path) 
 
 def _many(count: int, method: int) -> list[Record]:
     return [
-        Record(i, i, 2.0 / (1 + i * (method + 1)) + 1e-3 * (i * 7919 % 13), i / count, None, i, i, i / 9, 3)
+        Record(
+            i,
+            i,
+            2.0 / (1 + i * (method + 1)) + 1e-3 * (i * 7919 % 13),
+            i / count,
+            None,
+            i,
+            i,
+            i / 9,
+            3,
+        )
         for i in range(count)
     ]

@@ -10,6 +10,7 @@ import typer
 
 from fednag.cli.common import Out, console, unless
 from fednag.cli.data import data_app
+from fednag.cli.live import watch
 from fednag.cli.reporting import report as report_page
 from fednag.cli.reporting import show
 from fednag.cli.running import given_seeds, report, run_and_report
@@ -188,6 +189,7 @@ def sweep(
 
 app.command()(show)
 app.command(name="report")(report_page)
+app.command()(watch)
 
 
 @app.command()

@@ -41,9 +41,10 @@ def show(
 
     asked = given_target(target, loss)
     sheets, failed = _read(runs)
+    said: list[str] = []
     if each:
         curves = [replace(s.curve, label=str(s.folder)) for s in sheets]
-        rows, said = ranked(curves, asked), []
+        rows = ranked(curves, asked)
         origins = {str(s.folder): (s.curve.label, s.curve.seed) for s in sheets}
         title = f"{len(sheets)} runs, best first, by final accuracy"
     else:

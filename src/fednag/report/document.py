@@ -45,10 +45,8 @@ def document(
     rows = ranked(curves, asked)
     tracks = {track.label: track for track in tracks_of(curves)}
     # Methods keep their colours in the order of the ranking, so table and legend read alike.
-    tracks = {
-        row.label: replace(tracks[row.label], style=style) for style, row in enumerate(rows)
-    }
-    levels = {asked.measure: asked.value} if asked else {}
+    tracks = {row.label: replace(tracks[row.label], style=style) for style, row in enumerate(rows)}
+    levels: dict[str, float] = {asked.measure: asked.value} if asked else {}
     return {
         "title": title or _title(sheets),
         "sentence": sentence(sheets, rows, asked),
@@ -172,7 +170,7 @@ def _splits(sheets: Sequence[Sheet]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for sheet in sheets:
         counts = sheet.info.get("held")
-        if not _is_table(counts):
+        if not isinstance(counts, list) or not _is_table(counts):
             continue
         heat = Heat(_split_title(sheet), "worker", "class", counts)
         found.setdefault(
@@ -190,10 +188,9 @@ def _split_title(sheet: Sheet) -> str:
     return f"{kind}{f' ({shown})' if shown else ''}, seed {sheet.curve.seed}"
 
 
-def _is_table(counts: object) -> bool:
+def _is_table(counts: list[Any]) -> bool:
     return (
-        isinstance(counts, list)
-        and bool(counts)
+        bool(counts)
         and all(
             isinstance(row, list) and row and all(type(cell) is int for cell in row)
             for row in counts

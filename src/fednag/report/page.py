@@ -1,4 +1,4 @@
-"""The report: one HTML file with its data, style and script inside, that asks no one for anything."""
+"""The report: one HTML file, its data, style and script inside, that asks no one for anything."""
 
 from __future__ import annotations
 

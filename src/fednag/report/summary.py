@@ -81,7 +81,8 @@ def _sooner(best: Row, rows: Sequence[Row], target: Target | None) -> str:
         assert slowest.iterations_to is not None
         ratio = slowest.iterations_to.mean / best.iterations_to.mean
         if ratio > 1:
-            text += f", {slowest.label} after {slowest.iterations_to.mean:,.0f} ({ratio:.2g} times as many)"
+            count = f"{slowest.iterations_to.mean:,.0f} ({ratio:.2g} times as many)"
+            text += f", {slowest.label} after {count}"
     return text + "."
 
 
