@@ -47,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "results",
     },
     "theory": {"algorithm", "algorithms", "errors", "problems", "vectors"},
+    "trackers": {"errors", "records", "report"},
     "watch": {"errors", "records", "report"},
     "terminal": {"config", "execute", "records", "report", "simulate"},
 }

@@ -76,7 +76,7 @@ def desk(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDNAG_DATA", str(tmp_path / "data"))
     # A chart takes a second and has nothing to do with what is asked here; one test keeps it.
-    monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem: [])
+    monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem, *_: [])
     return Desk(tmp_path, monkeypatch, capsys)
 
 

@@ -28,8 +28,10 @@ QUIET_SECONDS = 10  # between two lines about a run when the output is not a ter
 class RunsProgress:
     """A line a run: rounds, loss, accuracy and time left; plain lines when piped."""
 
-    def __init__(self, console: Console, labels: Sequence[str], quiet: bool = False) -> None:
-        self.console, self.quiet = console, quiet
+    def __init__(
+        self, console: Console, labels: Sequence[str], quiet: bool = False, verbose: bool = False
+    ) -> None:
+        self.console, self.quiet, self.verbose = console, quiet, verbose
         self.live = console.is_terminal and not quiet
         width = max(len(label) for label in labels)
         self.progress = Progress(
@@ -69,7 +71,8 @@ class RunsProgress:
             news = news_of(state.record) if state.record else None
             self._show(task, state, news)
             waited = time.monotonic() - spoke >= QUIET_SECONDS
-            if not self.live and not self.quiet and (state.ended or (news and waited)):
+            lines = not self.live and not self.quiet and (state.ended or (news and waited))
+            if lines or (self.verbose and news):
                 spoke = time.monotonic()
                 tail = "" if state.ended in (None, "finished") else f" ({state.ended})"
                 self.console.print(

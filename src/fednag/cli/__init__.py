@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from fednag.cli.common import Out, console, unless
+from fednag.cli.common import Json, Out, Quiet, Set, Verbose, console, print_json, unless
 from fednag.cli.data import data_app
+from fednag.cli.exporting import export_app
 from fednag.cli.live import watch
 from fednag.cli.reporting import report as report_page
 from fednag.cli.reporting import show
@@ -25,10 +26,13 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Momentum-based federated learning: train FedNAG beside its rivals and compare them.",
+    context_settings={"help_option_names": ["--help", "-h"]},
+    help="Momentum-based federated learning: train FedNAG beside its rivals and compare them.\n\n"
+    "Start with `fednag compare`: seven methods on embedded data, in under a minute.",
 )
-app.add_typer(data_app, name="data")
-app.add_typer(theory_app, name="theory")
+TRAIN, SEE, KNOW, THINK = "Train", "See what came of it", "Look up", "Plan and check"
+app.add_typer(data_app, name="data", rich_help_panel=KNOW)
+app.add_typer(theory_app, name="theory", rich_help_panel=THINK)
 
 DEMO: dict[str, Any] = {
     "name": "digits",
@@ -38,14 +42,10 @@ DEMO: dict[str, Any] = {
     "algorithms": ["fednag", "fedavg", "fedmom", "slowmo", "mime", "csgd", "cnag"],
 }
 
-Set = Annotated[
-    list[str], typer.Option("--set", help="Change a field: section.key=value (repeatable).")
-]
 Seeds = Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2; the file's own when left out.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with runs that are in --out; skip finished ones.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -59,7 +59,7 @@ def root(
         raise typer.Exit
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def compare(
     experiment: Annotated[
         Path | None, typer.Argument(help="TOML file; without one: the digits demonstration.")
@@ -72,6 +72,8 @@ def compare(
     out: Out = Path("runs"),
     resume: Resume = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
 ) -> None:
     """Train several methods on the same problem: ranked table and chart.
 
@@ -97,16 +99,18 @@ def compare(
         for key in raw.get("algorithm", {})
         if key not in used
     ]
-    run_and_report(experiments, out, resume, quiet, chart="comparison", remarks=remarks)
+    run_and_report(experiments, out, resume, quiet, "comparison", remarks, verbose, json)
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def run(
     experiment: Annotated[Path, typer.Argument(help="TOML file describing the run.")],
     set_: Set = [],  # noqa: B006
     out: Out = Path("runs"),
     resume: Resume = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
 ) -> None:
     """Train one method as an experiment file says.
 
@@ -126,34 +130,12 @@ def run(
         quiet,
         chart=None,
         remarks=[remark] if listed else [],
+        verbose=verbose,
+        json=json,
     )
 
 
-@app.command(name="resume")
-def resume_runs(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
-    quiet: Quiet = False,
-) -> None:
-    """Bring interrupted runs to their end, as if they had never stopped.
-
-    Example: fednag resume runs/digits
-    """
-    from fednag.api import resume_all
-    from fednag.records import find_runs
-
-    folders = find_runs(runs)
-    failed: list[str] = []
-    report(
-        [folder.path.name for folder in folders],
-        lambda started, watch: resume_all(folders, started, watch, failed),
-        quiet,
-        chart=None if len(folders) == 1 else "comparison",
-        again="",
-    )
-    unless(failed)
-
-
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def sweep(
     experiment: Annotated[Path, typer.Argument(help="TOML file; the swept fields are replaced.")],
     grid: Annotated[
@@ -165,6 +147,8 @@ def sweep(
     out: Out = Path("runs"),
     resume: Resume = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
 ) -> None:
     """Run every combination of some fields' values, for every seed: mean and spread.
 
@@ -184,16 +168,45 @@ def sweep(
         if field in changes:
             raise FednagError(f"--set {field}: --grid {field} replaces it; leave one out")
     experiments = api.grid(raw, axes, given_seeds(seeds, raw.get("seed", 0)), str(experiment))
-    run_and_report(experiments, out, resume, quiet, chart="sweep")
+    run_and_report(experiments, out, resume, quiet, "sweep", verbose=verbose, json=json)
 
 
-app.command()(show)
-app.command(name="report")(report_page)
-app.command()(watch)
+@app.command(name="resume", rich_help_panel=TRAIN)
+def resume_runs(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Bring interrupted runs to their end, as if they had never stopped.
+
+    Example: fednag resume runs/digits
+    """
+    from fednag.api import resume_all
+    from fednag.records import find_runs
+
+    folders = find_runs(runs)
+    failed: list[str] = []
+    report(
+        [folder.path.name for folder in folders],
+        lambda started, watch: resume_all(folders, started, watch, failed),
+        quiet,
+        chart=None if len(folders) == 1 else "comparison",
+        again="",
+        verbose=verbose,
+        json=json,
+    )
+    unless(failed)
 
 
-@app.command()
-def algorithms() -> None:
+app.command(rich_help_panel=SEE)(watch)
+app.command(rich_help_panel=SEE)(show)
+app.command(name="report", rich_help_panel=SEE)(report_page)
+app.add_typer(export_app, name="export", rich_help_panel=SEE)
+
+
+@app.command(rich_help_panel=KNOW)
+def algorithms(json: Json = False) -> None:
     """List the methods, what they send, and their numbers.
 
     Example: fednag algorithms
@@ -204,13 +217,22 @@ def algorithms() -> None:
 
     from fednag.algorithms import ALGORITHMS
 
-    table = Table("name", "what it does", "down", "up", "numbers (defaults)")
+    rows: list[dict[str, Any]] = []
     for name, cls in ALGORITHMS.items():
         meaning = (cls.__doc__ or "").strip().splitlines()[0]
-        numbers = ", ".join(f"{f.name}={f.default}" for f in fields(cls))  # type: ignore[arg-type]
-        down, up = ("-", "-") if cls.pooled else (" ".join(cls.down), " ".join(cls.up))
-        probe = " + probe" if cls.probes else ""
-        table.add_row(name, meaning, down + probe, up + probe, numbers)
+        numbers = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]
+        down, up = ((), ()) if cls.pooled else (cls.down, cls.up)
+        sent = {"down": list(down), "up": list(up), "probes": cls.probes}
+        rows.append({"name": name, "meaning": meaning, **sent, "numbers": numbers})
+    if json:
+        print_json(rows)
+        return
+    table = Table("name", "what it does", "down", "up", "numbers (defaults)")
+    for row in rows:
+        probe = " + probe" if row["probes"] else ""
+        ways = [(" ".join(row[way]) or "-") + probe for way in ("down", "up")]
+        listed = ", ".join(f"{key}={default}" for key, default in row["numbers"].items())
+        table.add_row(row["name"], row["meaning"], *ways, listed)
     console().print(table)
 
 

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder the runs are written to.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every evaluation.")]
+Set = Annotated[
+    list[str], typer.Option("--set", help="Change a field: section.key=value (repeatable).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -33,11 +38,13 @@ def output(path: Path) -> Path:
     return path
 
 
-def console() -> Console:
+def console(stderr: bool = False) -> Console:
     from rich.console import Console
 
     # Piped, a table must not be cut to 80 columns. Names and paths are not markup.
-    return Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 160
+    return Console(width=width, markup=False, emoji=False, stderr=stderr)
 
 
 def print_json(content: Any) -> None:

@@ -40,7 +40,7 @@ def show(
     from fednag.terminal import notes, ranking
 
     asked = given_target(target, loss)
-    sheets, failed = _read(runs)
+    sheets, failed = read_runs(runs)
     said: list[str] = []
     if each:
         curves = [replace(s.curve, label=str(s.folder)) for s in sheets]
@@ -89,7 +89,7 @@ def report(
     asked = given_target(target, loss)
     if out.is_dir():
         raise FednagError(f"--out {out}: is a folder; name the page, e.g. {out / 'report.html'}")
-    sheets, failed = _read(runs)
+    sheets, failed = read_runs(runs)
     page = document(sheets, asked, title)
     path = write_page(page, out)
     if json:
@@ -101,7 +101,7 @@ def report(
     unless(failed)
 
 
-def _read(runs: list[Path]) -> tuple[list[Sheet], list[str]]:
+def read_runs(runs: list[Path]) -> tuple[list[Sheet], list[str]]:
     from fednag.records import find_runs
     from fednag.report.sheets import read_sheets
 

@@ -15,7 +15,8 @@ from fednag.report.tables import Curve
 
 __all__ = ["COLOURS", "DASHES", "curves_chart", "lines_chart", "save", "split_chart"]
 
-FORMATS = ("png", "svg", "html")
+PICTURES = ("png", "svg")
+FORMATS = (*PICTURES, "html")
 
 
 def curves_chart(curves: Sequence[Curve]) -> Any:
