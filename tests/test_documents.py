@@ -69,6 +69,27 @@ def test_theory_python_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "FAILS" not in printed
 
 
+def test_clock_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "clock.md").read_text(), re.S)
+    (tmp_path / "block.py").write_text(block)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(tmp_path / "block.py"))
+    printed = capsys.readouterr().out
+    assert "fednag" in printed
+    assert "take " in printed
+
+
+def test_every_fleet_field_is_documented() -> None:
+    from fednag.clock import files
+
+    text = (ROOT / "docs" / "clock.md").read_text()
+    for table in (files.FleetFile, files.Device, files.Link, files.Reference, files.Aggregator):
+        for field in table.model_fields:
+            assert f"`{field}`" in text, (table.__name__, field)
+
+
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
@@ -104,7 +125,16 @@ def test_experiment_fields_are_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["fednag", "fednag.api", "fednag.theory", "fednag.vectors", "fednag.theory.arrays"]
+    "module",
+    [
+        "fednag",
+        "fednag.api",
+        "fednag.theory",
+        "fednag.vectors",
+        "fednag.theory.arrays",
+        "fednag.clock",
+        "fednag.clock.fleet",
+    ],
 )
 def test_docstrings_run(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))

@@ -30,8 +30,10 @@ from fednag.vectors import Vectors
 FORMAT = 1
 KEPT = 2
 LARGEST_HEADER = 64 << 20  # bytes; a header that claims more is not ours
-COUNTS = ("round", "iteration", "bytes_up", "bytes_down", "refusals")
-NUMBERS = ("seconds", "first_loss")
+COUNTS = ("round", "iteration", "bytes_up", "bytes_down", "refusals", "misses")
+NUMBERS = ("seconds", "first_loss", "clock")
+# What the first checkpoints did not hold.
+SINCE: dict[str, Any] = {"misses": 0, "clock": 0.0, "missed": ()}
 
 
 class UnusableError(Exception):
@@ -72,7 +74,8 @@ def write(
     about: dict[str, Any] = {name: getattr(state, name) for name in (*COUNTS, *NUMBERS)}
     about["first_loss"] = state.first_loss if np.isfinite(state.first_loss) else None
     about |= {"format": FORMAT, "owner": owner, "versions": dict(versions), "best": None}
-    about |= {"refused": state.refused, "evaluated": state.record is not None}
+    about |= {"refused": state.refused, "missed": state.missed}
+    about |= {"evaluated": state.record is not None}
     about["records"] = asdict(folder.mark(records))
     if state.best is not None:
         tensors["best.w"] = state.best.w
@@ -155,6 +158,7 @@ def _read(file: Path, folder: RunFolder, plan: Plan, owner: str) -> Checkpoint:
 
 def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> State:
     device = plan.problem.device
+    about = SINCE | about
 
     def bag(prefix: str) -> Vectors:
         named = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
@@ -171,6 +175,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         best=Best(tensors["best.w"].to(device), **best) if best else None,
         # Those that a record has named are not to be named again.
         refused=() if about["evaluated"] else tuple(about["refused"]),
+        missed=() if about["evaluated"] else tuple(about["missed"]),
         **numbers,
     )
 

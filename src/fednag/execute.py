@@ -22,6 +22,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 from fednag import checkpoint
+from fednag.clock.attendance import workload_facts
 from fednag.config import Experiment
 from fednag.errors import FednagError
 from fednag.interrupts import Interrupted, Watch
@@ -183,6 +184,11 @@ class Execution:
             whose = f"worker {named[0]}" if len(named) == 1 else f"{len(named)} workers"
             count = records[-1].refusals
             self.notes.append(f"{count} updates of {whose} were refused: they were not finite")
+        if records and records[-1].misses:
+            named = sorted({worker for record in records for worker in record.missed})
+            whose = f"worker {named[0]}" if len(named) == 1 else f"{len(named)} workers"
+            count = records[-1].misses
+            self.notes.append(f"{whose} missed {count} times: late, or not to be reached")
         path = folder.path if folder else None
         return Run(
             self.label,
@@ -229,6 +235,7 @@ class Execution:
             "workers": len(self.plan.owned),
             "samples": int(sum(len(o) for o in self.plan.owned)),
             **_held(self.plan),
+            "work": workload_facts(self.plan),
             "notes": list(self.notes),
             "versions": {name: version(name) for name in RECORDED_VERSIONS},
             "python": sys.version.split()[0],

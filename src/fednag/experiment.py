@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fednag.algorithm import Algorithm
-from fednag.config import CUSTOM, Data, Experiment, Split, build_algorithm
+from fednag.clock.attendance import attendance
+from fednag.clock.fleet import load_fleet
+from fednag.config import CUSTOM, Data, Experiment, Split, build_algorithm, participants
 from fednag.errors import FednagError
 from fednag.problems import data, models, partition
 from fednag.problems.dataset import Dataset
@@ -108,6 +111,9 @@ class Builder:
             chunk=choice.chunk,
             threads=choice.threads,
         )
+        if experiment.clock.fleet is not None:
+            resolved, plan, remarks = timed(resolved, plan)
+            notes += remarks
         return resolved, plan, [*deal.notes, *notes, *warnings(experiment)]
 
     def _dataset(self, experiment: Experiment) -> Dataset:
@@ -200,21 +206,6 @@ def split(dataset: Dataset, section: Split, seed: int) -> Partition:
     return partition.iid(len(labels), workers, seed)
 
 
-def participants(experiment: Experiment, workers: int) -> int:
-    """How many workers take part in a round."""
-    training = experiment.training
-    if workers == 1:
-        return 1
-    if training.participants is not None:
-        if training.participants > workers:
-            raise FednagError(
-                f"training.participants: {training.participants} is more than the {workers} "
-                "workers there are; lower it or raise split.workers"
-            )
-        return training.participants
-    return max(1, round((training.fraction or 1.0) * workers))
-
-
 def resolve_device(name: str) -> str:
     """A device torch can use; ``auto`` takes a GPU if there is one."""
     if name == "auto":
@@ -225,6 +216,21 @@ def resolve_device(name: str) -> str:
         first = str(error).splitlines()[0]
         raise FednagError(f"engine.device: cannot use {name!r} ({first}); use 'auto'") from error
     return name
+
+
+def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[str]]:
+    """The plan with the fleet its rounds are played on, and the fleet's digest written down."""
+    section = experiment.clock
+    fleet = load_fleet(section.fleet or "")
+    if section.digest not in (None, fleet.digest):
+        raise FednagError(
+            f"clock.fleet: {fleet.source} is not what it was when this run began; restore it, or "
+            "start a new run without clock.digest"
+        )
+    place = str(Path(fleet.source).absolute()) if fleet.source != fleet.name else fleet.source
+    update = section.model_copy(update={"fleet": place, "digest": fleet.digest})
+    attend, notes = attendance(plan, fleet, section.deadline)
+    return experiment.model_copy(update={"clock": update}), replace(plan, attend=attend), notes
 
 
 def outputs_of(y: Tensor) -> int:

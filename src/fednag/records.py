@@ -22,8 +22,8 @@ from filelock import FileLock, Timeout
 
 from fednag.errors import FednagError
 
-WHOLE = ("iteration", "round", "bytes_up", "bytes_down", "participants", "refusals")
-LISTS = ("worker_losses", "refused")
+WHOLE = ("iteration", "round", "bytes_up", "bytes_down", "participants", "refusals", "misses")
+LISTS = ("worker_losses", "refused", "missed")
 OVER = ("finished", "diverged")  # what run.json says of a run with nothing left to do
 MAY_BE_NONE = ("loss", "accuracy", "train_accuracy")
 
@@ -44,6 +44,9 @@ class Record:
     worker_losses: tuple[float, ...] | None = None
     refusals: int = 0  # updates refused since the start of the run, for they were not finite
     refused: tuple[int, ...] = ()  # whose, since the record before this one
+    clock: float | None = None  # simulated seconds since the start; None without a clock
+    misses: int = 0  # workers left out since the start, for they were late or could not be reached
+    missed: tuple[int, ...] = ()  # who, since the record before this one
 
     def as_json(self) -> str:
         fields = asdict(self)
@@ -51,6 +54,10 @@ class Record:
             del fields["worker_losses"]
         if not self.refusals:
             del fields["refusals"], fields["refused"]
+        if self.clock is None:
+            del fields["clock"]
+        if not self.misses:
+            del fields["misses"], fields["missed"]
         return json.dumps(fields, allow_nan=False)
 
 
@@ -256,7 +263,7 @@ class RunFolder:
                 if not absent and not _is_number(given, key in WHOLE):
                     raise ValueError(f"{key} is {given!r}")
             for key, given in lists.items():
-                if not all(_is_number(part, key == "refused") for part in given):
+                if not all(_is_number(part, key != "worker_losses") for part in given):
                     raise ValueError(f"{key} is {given!r}")
             fields |= {key: tuple(given) for key, given in lists.items()}
             return Record(**fields)

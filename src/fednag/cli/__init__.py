@@ -16,6 +16,7 @@ from fednag.cli.reporting import report as report_page
 from fednag.cli.reporting import show
 from fednag.cli.running import given_seeds, report, run_and_report
 from fednag.cli.theory import theory_app
+from fednag.cli.time import time_app
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 TRAIN, SEE, KNOW, THINK = "Train", "See what came of it", "Look up", "Plan and check"
 app.add_typer(data_app, name="data", rich_help_panel=KNOW)
+app.add_typer(time_app, name="time", rich_help_panel=THINK)
 app.add_typer(theory_app, name="theory", rich_help_panel=THINK)
 
 DEMO: dict[str, Any] = {

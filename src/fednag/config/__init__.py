@@ -15,7 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fednag.algorithm import Algorithm
 from fednag.algorithms import ALGORITHMS
+from fednag.config.clock import Clock
 from fednag.config.sentences import cut, explain, nearest, plain
+from fednag.config.words import assignments as assignments
+from fednag.config.words import value as value
+from fednag.config.words import values as values
 from fednag.errors import FednagError
 
 CUSTOM = "custom"  # marks a part that came from Python and cannot be rebuilt from a file
@@ -117,14 +121,15 @@ class Experiment(Section):
     stop: Stop = Stop()
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
+    clock: Clock = Clock()
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
-        for (section, option), (key, value) in ONLY_WITH.items():
+        for (section, option), (key, needed) in ONLY_WITH.items():
             table = getattr(self, section)
-            if getattr(table, option) is not None and getattr(table, key) != value:
+            if getattr(table, option) is not None and getattr(table, key) != needed:
                 raise ValueError(
-                    f"{section}.{option}: goes only with {section}.{key} = {value!r}, "
+                    f"{section}.{option}: goes only with {section}.{key} = {needed!r}, "
                     f"and that is {getattr(table, key)!r}; leave it out or change {section}.{key}"
                 )
         if self.split.kind == "classes" and self.split.classes is None:
@@ -133,6 +138,8 @@ class Experiment(Section):
             raise ValueError("split.alpha: is missing; give the concentration, e.g. 0.5")
         if self.training.participants is not None and self.training.fraction is not None:
             raise ValueError("give training.participants or training.fraction, not both")
+        if self.clock.deadline is not None and self.clock.fleet is None:
+            raise ValueError("clock.fleet: is missing; say whose delays the deadline is for")
         return self
 
     def toml(self) -> str:
@@ -150,8 +157,11 @@ class Experiment(Section):
 
     def _hash(self, idle: set[str]) -> str:
         content = self.model_dump(
-            exclude={"name": True, "checkpoint": True, "engine": idle}, mode="json"
+            exclude={"name": True, "checkpoint": True, "engine": idle, "clock": {"fleet"}},
+            mode="json",
         )
+        if self.clock.fleet is None:  # it decides nothing; a fleet is known by its digest
+            del content["clock"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -170,6 +180,21 @@ def parse(raw: Mapping[str, Any], source: str = "experiment") -> Experiment:
     # A file for `compare` may give shared numbers without a name; `run` then takes the default.
     algorithm = build_algorithm({"name": DEFAULT, **experiment.algorithm}, source)
     return experiment.model_copy(update={"algorithm": describe(algorithm)})
+
+
+def participants(experiment: Experiment, workers: int) -> int:
+    """How many workers take part in a round."""
+    training = experiment.training
+    if workers == 1:
+        return 1
+    if training.participants is not None:
+        if training.participants > workers:
+            raise FednagError(
+                f"training.participants: {training.participants} is more than the {workers} "
+                "workers there are; lower it or raise split.workers"
+            )
+        return training.participants
+    return max(1, round((training.fraction or 1.0) * workers))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -207,19 +232,6 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
             raise FednagError(f"{plain(path)}: no such field; write section.key, e.g. training.tau")
         table[key] = new
     return result
-
-
-def assignments(texts: Sequence[str], option: str) -> dict[str, str]:
-    """``section.key=text`` options as a mapping."""
-    found: dict[str, str] = {}
-    for text in texts:
-        path, equals, right = text.partition("=")
-        if not equals or not path.strip() or not right.strip():
-            raise FednagError(f"{option} {text}: write section.key=value, e.g. training.tau=20")
-        if path.strip() in found:
-            raise FednagError(f"{option} {path.strip()}: is given twice; leave one out")
-        found[path.strip()] = right.strip()
-    return found
 
 
 def methods(
@@ -263,25 +275,6 @@ def methods(
                 f"{source}: algorithm.{plain(key)}: no method has that number{nearest(key, known)}"
             )
     return list(found.items())
-
-
-def value(text: str) -> Any:
-    """A value as TOML writes it; anything else is taken as a plain string."""
-    try:
-        found = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return text
-    # A line break in the text would smuggle in more fields.
-    return found["value"] if len(found) == 1 else text
-
-
-def values(text: str) -> list[Any]:
-    """Values between commas, as TOML writes them, lists among them; or else plain strings."""
-    try:
-        found: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
-    except (ValueError, RecursionError):
-        return [value(part.strip()) for part in text.split(",") if part.strip()]
-    return found
 
 
 def build_algorithm(table: Mapping[str, Any], source: str = "experiment") -> Algorithm:

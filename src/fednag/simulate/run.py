@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -19,8 +19,22 @@ from fednag.simulate.engine import Engine, Memories
 from fednag.simulate.schedule import SAMPLE, Indexes, Schedule
 from fednag.vectors import Vector, Vectors
 
-MOST_NAMED = 100  # refused workers in a record; all are counted
+MOST_NAMED = 100  # workers refused or missed in a record; all are counted
 BLOWN_UP = 100  # a loss this many times the first one does not come back to anything useful
+
+
+@dataclass(frozen=True, eq=False)
+class Attendance:
+    """Who of a round's workers takes part in it after all, and when it is over."""
+
+    arrived: Indexes
+    reached: int  # how many were sent the model
+    end: float  # seconds on the run's clock
+
+
+Attend = Callable[[int, Indexes, float], Attendance]
+"""(round, its workers, when it starts) -> who arrives. Time enters training here and nowhere else.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +57,7 @@ class Plan:
     stop_seconds: float | None = None
     chunk: int = 1
     threads: int = 1
+    attend: Attend | None = None  # None: everyone arrives, and no clock runs
 
     @property
     def rounds(self) -> int:
@@ -79,6 +94,9 @@ class State:
     first_loss: float = float("inf")
     refusals: int = 0
     refused: tuple[int, ...] = ()  # since the last record
+    clock: float = 0.0  # simulated seconds; they pass only where a plan says who attends
+    misses: int = 0
+    missed: tuple[int, ...] = ()  # since the last record
     best: Best | None = None
     record: Record | None = None  # of this round, if it was evaluated
     ended: str | None = None  # why the run is over
@@ -130,21 +148,32 @@ class _Loop:
         """One round: the workers' halves, the server's half, an evaluation if it is due."""
         plan, number = self.plan, state.round + 1
         steps = min(plan.tau, plan.iterations - state.iteration)
-        workers = self.schedule.participants(number)
-        server, refused = self._round(state, workers, steps, number)
+        drawn = self.schedule.participants(number)
+        attendance = Attendance(drawn, len(drawn), state.clock)
+        if plan.attend:
+            attendance = plan.attend(number, drawn, state.clock)
+        workers = attendance.arrived
+        missed = set(drawn.tolist()) - set(workers.tolist())
+        server: Vectors | None = state.server
+        refused: set[int] = set()
+        if len(workers):  # otherwise the round does nothing
+            server, refused = self._round(state, workers, steps, number)
         starts = state.starts.copy()
         starts[workers] += steps
         state = replace(
             state,
-            server=server or state.server,
+            server=state.server if server is None else server,
             starts=starts,
             round=number,
             iteration=state.iteration + steps,
             bytes_up=state.bytes_up + self.up * len(workers),
-            bytes_down=state.bytes_down + self.down * len(workers),
+            bytes_down=state.bytes_down + self.down * attendance.reached,
             seconds=time.monotonic() - self.began,
             refusals=state.refusals + len(refused),
             refused=tuple(sorted({*(() if state.record else state.refused), *refused})),
+            clock=attendance.end,
+            misses=state.misses + len(missed),
+            missed=tuple(sorted({*(() if state.record else state.missed), *missed})),
             record=None,
             diverged=server is None or not _finite(server),
         )
@@ -200,6 +229,9 @@ class _Loop:
             worker_losses=self._worker_losses(w) if self.plan.per_worker and not blown_up else None,
             refusals=state.refusals,
             refused=state.refused[:MOST_NAMED],
+            clock=state.clock if self.plan.attend else None,
+            misses=state.misses,
+            missed=state.missed[:MOST_NAMED],
         )
         return replace(state, record=record, best=best, diverged=blown_up)
 

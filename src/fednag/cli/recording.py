@@ -1,0 +1,111 @@
+"""``fednag time record`` and ``listen``: this machine's delays, really measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fednag.cli.common import console, output
+
+RECORDED: dict[str, Any] = {"name": "record", "data": {"name": "digits"}, "model": {"name": "cnn"}}
+
+
+def time_record(
+    experiment: Annotated[
+        Path | None,
+        typer.Argument(help="TOML file whose iterations are sampled; else digits and the CNN."),
+    ] = None,
+    set_: Annotated[
+        list[str], typer.Option("--set", help="Change a field: section.key=value (repeatable).")
+    ] = [],  # noqa: B006
+    device: Annotated[str, typer.Option(help="What this machine is called.")] = "this-machine",
+    iterations: Annotated[int, typer.Option(min=1, max=10**6, help="Iterations to sample.")] = 50,
+    transfers: Annotated[
+        int, typer.Option(min=1, max=10**5, help="Transfers to sample, each way and size.")
+    ] = 10,
+    host: Annotated[
+        str, typer.Option(help="HOST:PORT where `fednag time listen` runs; else loopback.")
+    ] = "",
+    out: Annotated[
+        Path, typer.Option(help="Folder of the fleet; a device is added if one is there.")
+    ] = Path("fleet"),
+) -> None:
+    """Sample this machine: iterations of a model, transfers, aggregations; writes a fleet.
+
+    Example: fednag time record examples/digits.toml --device my-laptop --out my-fleet
+    """
+    from fednag.clock.measuring import aggregation_samples, iteration_samples, reference
+    from fednag.clock.recording import add_device, check_name, link_samples
+    from fednag.clock.transfers import Peer
+    from fednag.config import assignments, override, parse, read, value
+    from fednag.experiment import Builder
+    from fednag.terminal import notes, paths
+
+    source = str(experiment) if experiment else "fednag time record"
+    changes = {field: value(text) for field, text in assignments(set_, "--set").items()}
+    raw = override(read(experiment) if experiment else RECORDED, changes)
+    raw.pop("algorithms", None)
+    # One worker on one thread: what a device of this kind does alone.
+    parsed = parse(override(raw, {"engine.chunk": 1, "engine.threads": 1}), source)
+    check_name(out, device)
+    output(out)
+    terminal = console()
+    with Peer.at(host) as peer:
+        with terminal.status("preparing"):
+            _, plan, _ = Builder().plan(parsed)
+            table = reference(plan, parsed)
+        with terminal.status(f"{iterations} iterations of {table['model']}"):
+            samples = iteration_samples(plan, device, iterations)
+        size = plan.problem.initial.nbytes
+        with terminal.status(f"transfers of {size / 1e3:.0f} kB to {2 * size / 1e3:.0f} kB"):
+            samples += link_samples(peer, device, size, transfers)
+        with terminal.status("aggregations"):
+            samples += aggregation_samples(plan, 10)
+        where = peer.words
+    path = add_device(out, device, table, samples, where)
+    _summary(terminal, samples, table)
+    notes(terminal, [f"transfers were {where}", "iterations ran on one thread, one at a time"])
+    paths(terminal, [path, path.with_name("samples.csv")])
+
+
+def _summary(terminal: Any, samples: list[Any], reference: dict[str, Any]) -> None:
+    from statistics import mean, stdev
+
+    from rich.table import Table
+
+    table = Table("sampled", "samples", "bytes", "mean seconds", "deviation", "rate")
+    for what in dict.fromkeys((sample.what, sample.size) for sample in samples):
+        taken = [s.seconds for s in samples if (s.what, s.size) == what]
+        spread = f"{stdev(taken):.3g}" if len(taken) > 1 else "-"
+        rate = "-"
+        if what[0] == "iteration":
+            rate = f"{reference['flops'] / mean(taken) / 1e9:.3g} GFLOP/s"
+        elif what[1]:
+            rate = f"{what[1] * 8 / mean(taken) / 1e6:,.4g} Mbit/s"
+        size = "-" if what[1] is None else f"{what[1]:,}"
+        table.add_row(what[0], str(len(taken)), size, f"{mean(taken):.4g}", spread, rate)
+    terminal.print(table)
+
+
+def time_listen(
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any that is free.")] = 5209,
+    once: Annotated[bool, typer.Option("--once", help="End after the first visitor.")] = False,
+) -> None:
+    """Answer the transfers of `fednag time record --host` from another machine, until Ctrl-C.
+
+    Example: fednag time listen --host 0.0.0.0
+    """
+    from fednag.clock.transfers import Listener
+
+    terminal = console()
+    with Listener(host, port) as listener:
+        words = f"listening at {listener.host}:{listener.port}; Ctrl-C ends"
+        terminal.print(words, highlight=False)
+        if host not in ("127.0.0.1", "localhost", "::1"):
+            terminal.print("anyone who reaches this port can make it send and receive bytes")
+        listener.serve(once)

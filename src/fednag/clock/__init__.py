@@ -1,0 +1,62 @@
+"""How long a run takes on given devices and links.
+
+A fleet (devices, links, an aggregator) is read from a TOML file with samples or numbers; a run's
+records are replayed on it, after the fact; a deadline may leave late workers out while it trains.
+
+>>> from fednag.clock import Transfer
+>>> link = Transfer(latency=0.01, seconds_per_byte=8 / 100e6)  # 100 Mbit/s
+>>> round(link.expected(1_000_000), 4)
+0.09
+"""
+
+from fednag.clock.availability import Availability
+from fednag.clock.files import copy_fleet, shipped
+from fednag.clock.fleet import Aggregation, Compute, Device, Fleet, load_fleet
+from fednag.clock.replay import Clock, Played, Replay, replay
+from fednag.clock.runs import TimedRun, common_target, read_run, told_apart
+from fednag.clock.samples import Sample, read_samples, write_samples
+from fednag.clock.summary import (
+    Part,
+    Row,
+    Timed,
+    replay_runs,
+    times_to_target,
+    where_time_goes,
+)
+from fednag.clock.times import Bootstrap, Lognormal, Recorded, Times, Transfer
+from fednag.clock.workload import Exchange, Workload
+
+__all__ = [
+    "Aggregation",
+    "Availability",
+    "Bootstrap",
+    "Clock",
+    "Compute",
+    "Device",
+    "Exchange",
+    "Fleet",
+    "Lognormal",
+    "Part",
+    "Played",
+    "Recorded",
+    "Replay",
+    "Row",
+    "Sample",
+    "Timed",
+    "TimedRun",
+    "Times",
+    "Transfer",
+    "Workload",
+    "common_target",
+    "copy_fleet",
+    "load_fleet",
+    "read_run",
+    "read_samples",
+    "replay",
+    "replay_runs",
+    "shipped",
+    "times_to_target",
+    "told_apart",
+    "where_time_goes",
+    "write_samples",
+]

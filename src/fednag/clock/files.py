@@ -1,0 +1,321 @@
+"""Fleet files: what may stand in them, checked field by field; where shipped ones are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fednag.clock.samples import AGGREGATOR, Samples, read_samples, write_samples
+from fednag.clock.times import Sampling
+from fednag.config import STRICT, read
+from fednag.config.sentences import cut, explain, nearest, plain
+from fednag.errors import FednagError
+from fednag.records import write_atomically
+
+FORMAT = 1
+SAMPLES_FILE = "samples.csv"
+
+# Beyond these, a slip of the hand: a year for an iteration, a century for an interval.
+Duration = Annotated[float, Field(gt=0, le=3e7)]
+Moment = Annotated[float, Field(ge=0, le=3e9)]
+Interval = Annotated[tuple[Moment, Moment], Field(strict=False)]
+Spread = Annotated[float, Field(ge=0, le=5)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(**STRICT)
+
+
+class Link(Table):
+    """A link in one direction."""
+
+    mbit: float = Field(gt=0, le=1e9)  # megabits a second
+    latency: float = Field(0.0, ge=0, le=3e7)  # seconds
+    spread: Spread = 0.0
+
+
+class Reference(Table):
+    """What a device's iterations were sampled on."""
+
+    model: str
+    batch: int = Field(ge=1, le=10**9)
+    flops: float = Field(gt=0, le=1e24)  # of one iteration: forward and backward, whole batch
+    data: str = ""
+
+
+class Device(Table):
+    """A device, or several alike. How fast it computes is said once: ``gflops``, ``iteration``, or
+    samples in the file of samples."""
+
+    name: Name
+    about: str = ""
+    count: int = Field(1, ge=1, le=10**6)
+    gflops: float | None = Field(None, gt=0, le=1e12)
+    iteration: Duration | None = None
+    spread: Spread | None = None
+    reference: dict[str, Any] | None = None
+    up: dict[str, Any] | None = None
+    down: dict[str, Any] | None = None
+    available: tuple[Interval, ...] | None = Field(None, strict=False)
+    period: Duration | None = None
+    stagger: float | None = Field(None, ge=0, le=3e7)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Device:
+        if self.name == AGGREGATOR:
+            raise ValueError(f"name: {AGGREGATOR!r} is not a device; use another name")
+        if self.gflops is not None and self.iteration is not None:
+            raise ValueError("give gflops or iteration, not both")
+        for key in ("period", "stagger"):
+            if getattr(self, key) is not None and self.available is None:
+                raise ValueError(f"{key}: goes only with available; leave it out")
+        if self.stagger is not None and self.period is None:
+            raise ValueError("stagger: goes only with period; leave it out")
+        if self.available is not None:
+            self._check_intervals(self.available)
+        return self
+
+    def _check_intervals(self, intervals: tuple[tuple[float, float], ...]) -> None:
+        if not intervals:
+            raise ValueError("available: is empty; give intervals, e.g. [[0, 60]], or leave it out")
+        for start, end in intervals:
+            if not start < end:
+                raise ValueError(
+                    f"available: [{start:g}, {end:g}] does not end after it starts; "
+                    "write [from, to] in seconds"
+                )
+        for (_, end), (start, _) in pairwise(intervals):
+            if start < end:
+                raise ValueError("available: intervals overlap or are not in order; sort them")
+        if self.period is not None and intervals[-1][1] > self.period:
+            raise ValueError(
+                f"available: ends at {intervals[-1][1]:g}, after the period of {self.period:g}; "
+                "raise period"
+            )
+
+
+class Aggregator(Table):
+    """Seconds an aggregation takes; ``spread`` as for a device."""
+
+    about: str = ""
+    seconds: float | None = Field(None, ge=0, le=3e7)
+    spread: Spread | None = None
+
+
+class FleetFile(Table):
+    """A fleet file's own fields; devices are checked one by one."""
+
+    format: int = FORMAT
+    name: Name
+    about: str = ""
+    synthetic: bool = False
+    sampling: Sampling = "bootstrap"
+    samples: str | None = None
+    aggregator: dict[str, Any] = Field(default_factory=dict)
+    device: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Description:
+    """A fleet file that was read: its tables, checked, and its samples."""
+
+    source: str
+    head: FleetFile
+    devices: tuple[Device, ...]
+    aggregator: Aggregator
+    samples: Samples
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """Of all that delays come from: the file's tables and samples, not its comments."""
+        parts = [self.head, *self.devices, self.aggregator, *self.samples.all()]
+        return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:16]
+
+
+def shipped() -> list[str]:
+    """The names of the fleets that come with fednag."""
+    folder = files("fednag.clock") / "fleets"
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith("toml"))
+
+
+def locate(given: str | Path) -> Path:
+    """A fleet's file: a shipped fleet's name, a file, or a folder with ``fleet.toml`` in it."""
+    text = str(given)
+    if text in shipped():
+        return Path(str(files("fednag.clock") / "fleets" / f"{text}.toml"))
+    path = Path(given)
+    if path.is_dir():
+        path = path / "fleet.toml"
+    if not path.exists():
+        hint = nearest(text, shipped())
+        raise FednagError(
+            f"{plain(text)}: no such fleet{hint}; give a file, or one of {', '.join(shipped())}"
+        )
+    return path
+
+
+def read_fleet(given: str | Path) -> Description:
+    """A fleet file and its samples, checked."""
+    path = locate(given)
+    source = str(path) if str(given) not in shipped() else str(given)
+    return describe(read(path), source, path.parent, path.read_text(encoding="utf-8"))
+
+
+def describe(
+    raw: Mapping[str, Any], source: str, folder: Path | None = None, text: str = ""
+) -> Description:
+    """The tables of a fleet file, checked; its samples are looked for in ``folder``."""
+    written = raw.get("format", FORMAT)
+    if isinstance(written, int) and written > FORMAT:
+        raise FednagError(
+            f"{source}: format: {written} is newer than this fednag, which knows {FORMAT}; "
+            "update fednag"
+        )
+    head = _check(FleetFile, raw, source)
+    if not head.device:
+        raise FednagError(f"{source}: device: there is none; write a [[device]] table for each")
+    devices = []
+    for number, table in enumerate(head.device, 1):
+        name = table.get("name", number)
+        devices.append(_check(Device, table, source, f"device {plain(str(name))}"))
+    names = [device.name for device in devices]
+    for name in names:
+        if names.count(name) > 1:
+            raise FednagError(
+                f"{source}: device {name}: is there twice; use another name, or count"
+            )
+    aggregator = _check(Aggregator, head.aggregator, source, "aggregator")
+    samples = Samples()
+    if head.samples is not None:
+        samples = read_samples((folder or Path()) / head.samples, names)
+    found = Description(source, head, tuple(devices), aggregator, samples, text)
+    for device in devices:
+        _check_device(found, device)
+    _once(found, "aggregator", "seconds", aggregator.seconds, (AGGREGATOR, "aggregation"))
+    return found
+
+
+def _check_device(found: Description, device: Device) -> None:
+    where = f"device {device.name}"
+    stated = device.gflops if device.gflops is not None else device.iteration
+    field = "iteration" if device.iteration is not None else "gflops"
+    sampled = _once(found, where, field, stated, (device.name, "iteration"))
+    if stated is None and not sampled:
+        raise FednagError(
+            f"{found.source}: {where}: nothing says how fast it computes; give gflops, iteration, "
+            f"or samples of iterations in {SAMPLES_FILE}"
+        )
+    if device.spread is not None and sampled:
+        raise FednagError(f"{found.source}: {where}: spread: samples have their own; leave it out")
+    if device.gflops is None:
+        if device.reference is None:
+            raise FednagError(
+                f"{found.source}: {where}: reference: is missing; say what an iteration was of, "
+                'e.g. {model = "cnn", batch = 64, flops = 4.0e9}'
+            )
+        _check(Reference, device.reference, found.source, f"{where}: reference")
+    elif device.reference is not None:
+        raise FednagError(
+            f"{found.source}: {where}: reference: gflops needs none; leave one of them out"
+        )
+    for way in ("up", "down"):
+        table: dict[str, Any] | None = getattr(device, way)
+        if not _once(found, where, way, table, (device.name, way)) and table is None:
+            raise FednagError(
+                f"{found.source}: {where}: {way}: is missing; give e.g. "
+                f"{way} = {{mbit = 100, latency = 0.01}}, or samples in {SAMPLES_FILE}"
+            )
+        if table is not None:
+            _check(Link, table, found.source, f"{where}: {way}")
+
+
+def _once(found: Description, where: str, field: str, stated: object, key: tuple[str, str]) -> bool:
+    """Whether it was sampled; said twice is a mistake."""
+    sampled = bool(found.samples.of(*key))
+    if sampled and stated is not None:
+        raise FednagError(
+            f"{found.source}: {where}: {field}: {found.samples.source} has samples of it too; "
+            "leave one of them out"
+        )
+    return sampled
+
+
+def _check(model: type[Checked], table: Mapping[str, Any], source: str, where: str = "") -> Checked:
+    prefix = f"{source}: {where}: " if where else f"{source}: "
+    known = model.model_fields
+    for key in table:
+        if key not in known:  # a slip of the pen explains what else is wrong: it comes first
+            raise FednagError(
+                f"{prefix}{plain(key)}: no such key{nearest(key, known)}; allowed here: "
+                f"{', '.join(known)}"
+            )
+    try:
+        return model.model_validate(dict(table))
+    except ValidationError as error:
+        raise FednagError(prefix + explain(error, model)) from None
+
+
+def link_of(table: Mapping[str, Any]) -> Link:
+    return Link.model_validate(dict(table))
+
+
+def reference_of(table: Mapping[str, Any]) -> Reference:
+    return Reference.model_validate(dict(table))
+
+
+def write_fleet(folder: Path, raw: Mapping[str, Any], samples: Samples) -> Path:
+    """``fleet.toml`` and ``samples.csv``, checked first: what cannot be read is not written."""
+    path = folder / "fleet.toml"
+    tables = {**raw, "samples": SAMPLES_FILE} if samples.taken else dict(raw)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if samples.taken:
+            write_samples(folder / SAMPLES_FILE, samples.all())
+        write_atomically(path, tomli_w.dumps(tables))
+    except OSError as error:
+        raise FednagError(
+            f"{folder}: cannot be written ({error.strerror}); choose another folder"
+        ) from error
+    read_fleet(path)
+    return path
+
+
+def copy_fleet(given: str, target: Path) -> Path:
+    """A shipped fleet's file, comments and all, to be edited."""
+    if given not in shipped():
+        raise FednagError(
+            f"{cut(given)}: no shipped fleet{nearest(given, shipped())}; "
+            f"there are {', '.join(shipped())}"
+        )
+    if target.exists():
+        raise FednagError(f"{target}: is there already; choose another name")
+    try:
+        write_atomically(target, locate(given).read_bytes())
+    except OSError as error:
+        raise FednagError(f"{target}: cannot be written ({error.strerror})") from error
+    return target
+
+
+__all__ = [
+    "Description",
+    "copy_fleet",
+    "describe",
+    "link_of",
+    "locate",
+    "read_fleet",
+    "reference_of",
+    "shipped",
+    "write_fleet",
+]

@@ -1,0 +1,192 @@
+"""A fleet: devices with what their delays are drawn from, and the aggregator's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fednag.clock.availability import ALWAYS, Availability
+from fednag.clock.files import (
+    Description,
+    link_of,
+    locate,
+    read_fleet,
+    reference_of,
+    shipped,
+)
+from fednag.clock.files import Device as DeviceTable
+from fednag.clock.samples import AGGREGATION, AGGREGATOR
+from fednag.clock.times import STEADY, Lognormal, Times, Transfer, times_of
+from fednag.errors import FednagError
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How long floating-point operations take: seconds of a reference iteration, scaled."""
+
+    times: Times
+    flops: float  # of a reference iteration
+    reference: str
+
+    def draw(self, rng: np.random.Generator, count: int, flops: float, start: int) -> float:
+        """Seconds for ``count`` iterations of ``flops`` each."""
+        if not count:
+            return 0.0
+        return float(self.times.draw(rng, count, start).sum()) * flops / self.flops
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device."""
+
+    name: str
+    kind: str  # the table it comes from; devices of one table are alike
+    compute: Compute
+    up: Transfer
+    down: Transfer
+    availability: Availability = ALWAYS
+
+    @property
+    def varies(self) -> bool:
+        return self.compute.times.varies or self.up.varies or self.down.varies
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Seconds the aggregator takes: in proportion to bytes where samples say how many they had."""
+
+    times: Times
+    per_byte: bool = False
+
+    def draw(self, rng: np.random.Generator, size: int, start: int) -> float:
+        drawn = float(self.times.draw(rng, 1, start)[0])
+        return drawn * size if self.per_byte else drawn
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Devices and an aggregator. Worker i is device i, again from the first when they run out."""
+
+    name: str
+    source: str
+    synthetic: bool
+    about: str
+    devices: tuple[Device, ...]
+    aggregation: Aggregation | None
+    digest: str = ""
+
+    def device(self, worker: int) -> Device:
+        return self.devices[worker % len(self.devices)]
+
+    @property
+    def varies(self) -> bool:
+        """Whether two replays may differ."""
+        own = self.aggregation is not None and self.aggregation.times.varies
+        return own or any(device.varies for device in self.devices)
+
+    @property
+    def comes_and_goes(self) -> bool:
+        return any(device.availability.intervals for device in self.devices)
+
+    @property
+    def title(self) -> str:
+        """Its name, for tables and charts: synthetic fleets say what they are."""
+        return f"{self.name} (synthetic)" if self.synthetic else self.name
+
+    def placing(self, workers: int) -> str:
+        """Who is where, in a sentence."""
+        names = [self.device(i).name for i in range(workers)]
+        if workers > 8:
+            return (
+                f"worker i is device i modulo {len(self.devices)} of {self.name} "
+                f"(0: {names[0]}, 1: {names[1]}, …)"
+            )
+        placed = ", ".join(f"{i} {name}" for i, name in enumerate(names))
+        unused = len(self.devices) - workers
+        tail = f"; {unused} more of its devices are not used" if unused > 0 else ""
+        return f"workers on the devices of {self.name}: {placed}{tail}"
+
+
+def load_fleet(given: str | Path, sampling: str | None = None) -> Fleet:
+    """A shipped fleet by name, or a fleet file (or its folder).
+
+    ``sampling`` (bootstrap, recorded or lognormal) replaces what the file says of its samples.
+
+    >>> from fednag.clock import load_fleet
+    >>> fleet = load_fleet("paper-edge")
+    >>> [device.name for device in fleet.devices][:2], fleet.synthetic
+    (['i3-M380', 'nubia-z17s'], True)
+    """
+    return build(read_fleet(given), sampling)
+
+
+def build(found: Description, sampling: str | None = None) -> Fleet:
+    """A checked description as a fleet to draw from."""
+    sampling = sampling or found.head.sampling
+    devices = [device for table in found.devices for device in _devices(found, table, sampling)]
+    return Fleet(
+        name=found.head.name,
+        source=found.source,
+        synthetic=found.head.synthetic,
+        about=found.head.about,
+        devices=tuple(devices),
+        aggregation=_aggregation(found, sampling),
+        digest=found.digest,
+    )
+
+
+def _devices(found: Description, table: DeviceTable, sampling: str) -> Iterable[Device]:
+    compute = _compute(found, table, sampling)
+    up, down = (_transfer(found, table, way, sampling) for way in ("up", "down"))
+    for number in range(table.count):
+        availability = Availability(
+            table.available or (), table.period, number * (table.stagger or 0.0)
+        )
+        name = table.name if table.count == 1 else f"{table.name}-{number + 1}"
+        yield Device(name, table.name, compute, up, down, availability)
+
+
+def _compute(found: Description, table: DeviceTable, sampling: str) -> Compute:
+    if table.gflops is not None:
+        # Any number of operations serves as the reference: time is in proportion to them.
+        stated = Lognormal(1.0, table.spread or 0.0)
+        return Compute(stated, table.gflops * 1e9, f"{table.gflops:g} GFLOP/s")
+    assert table.reference is not None
+    of = reference_of(table.reference)
+    words = f"{of.model}{' on ' + of.data if of.data else ''}, batch {of.batch}"
+    if table.iteration is not None:
+        return Compute(Lognormal(table.iteration, table.spread or 0.0), of.flops, words)
+    taken = [sample.seconds for sample in found.samples.of(table.name, "iteration")]
+    return Compute(times_of(taken, sampling), of.flops, words)
+
+
+def _transfer(found: Description, table: DeviceTable, way: str, sampling: str) -> Transfer:
+    stated = getattr(table, way)
+    if stated is not None:
+        link = link_of(stated)
+        factor = Lognormal(1.0, link.spread) if link.spread else STEADY
+        return Transfer(link.latency, 8 / (link.mbit * 1e6), factor)
+    samples = found.samples.of(table.name, way)
+    return Transfer.fit([(s.size or 0, s.seconds) for s in samples], sampling)
+
+
+def _aggregation(found: Description, sampling: str) -> Aggregation | None:
+    stated, samples = found.aggregator, found.samples.of(AGGREGATOR, AGGREGATION)
+    if samples:
+        sized = [sample.size is not None for sample in samples]
+        if any(sized) and not all(sized):
+            raise FednagError(
+                f"{found.samples.source}: aggregator: some samples have bytes and some none; "
+                "give all of them or none"
+            )
+        taken = [sample.seconds / (sample.size or 1) for sample in samples]
+        return Aggregation(times_of(taken, sampling), per_byte=all(sized))
+    if not stated.seconds:
+        return None
+    return Aggregation(Lognormal(stated.seconds, stated.spread or 0.0))
+
+
+__all__ = ["Aggregation", "Compute", "Device", "Fleet", "load_fleet", "locate", "shipped"]

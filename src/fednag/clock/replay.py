@@ -1,0 +1,206 @@
+"""The clock: when each aggregation of a run is over, and where every device's time goes.
+
+A round starts at one moment for all. A participant downloads, computes and uploads; the round is
+over when the slowest has, and the aggregator too::
+
+    end = start + max over participants (download + tau iterations + upload) + aggregation
+
+Every delay is keyed by (seed, round, worker), never by the order of draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fednag.clock.fleet import Device, Fleet
+from fednag.clock.workload import Exchange, Workload
+from fednag.errors import FednagError
+from fednag.simulate.schedule import Indexes
+
+DELAYS, AGGREGATOR = 7, 8  # the streams of these draws, apart from those of training
+PARTS = ("compute", "down", "up")  # of a worker's busy time, in the order of the tables here
+
+Table = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Legs:
+    """Seconds one worker is busy in an exchange."""
+
+    down: float
+    compute: float
+    up: float
+
+    def arrival(self, device: Device, start: float) -> float:
+        """When its upload is complete; transfers wait while the device cannot be reached."""
+        received = device.availability.after(start, self.down)
+        return device.availability.after(received + self.compute, self.up)
+
+    def until(self, device: Device, start: float, end: float) -> Table:
+        """Busy seconds (compute, down, up) of one that is cut off at ``end``."""
+        room = max(0.0, end - max(start, device.availability.next(start)))
+        down = min(self.down, room)
+        compute = min(self.compute, max(0.0, room - down))
+        up = min(self.up, max(0.0, room - down - compute))
+        return np.array([compute, down, up])
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """A round that is over."""
+
+    end: float
+    arrived: tuple[int, ...]
+    absent: tuple[int, ...]  # could not be reached when it began, and got nothing
+    late: tuple[int, ...]  # were sent the model and did not make it in time
+    busy: Mapping[int, Table]  # worker -> seconds (compute, down, up)
+    aggregation: float
+
+
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """A fleet doing a workload, with the delays of one seed."""
+
+    fleet: Fleet
+    workload: Workload
+    seed: int
+
+    def legs(self, number: int, worker: int, phase: int, exchange: Exchange) -> Legs:
+        """A worker's delays in one exchange of a round."""
+        device = self.fleet.device(worker)
+        rng = np.random.default_rng([self.seed, DELAYS, number, worker, phase])
+        first = (number - 1) * self.workload.tau
+        # Transfers are drawn first: how long computing takes does not change them.
+        down = device.down.draw(rng, exchange.down, number - 1)
+        up = device.up.draw(rng, exchange.up, number - 1)
+        compute = 0.0
+        for count, flops in exchange.compute:
+            compute += device.compute.draw(rng, count, flops, first)
+            first += count
+        return Legs(down, compute, up)
+
+    def round(
+        self,
+        number: int,
+        workers: Sequence[int] | Indexes,
+        start: float,
+        deadline: float | None = None,
+        *,
+        leave_out: bool = False,
+    ) -> Played:
+        """Play one round from ``start``.
+
+        With ``leave_out``, workers that cannot be reached at the start, do not arrive within
+        ``deadline`` seconds of an exchange's start, or never would, are left out; otherwise the
+        round waits for everyone, however long.
+        """
+        workload, fleet = self.workload, self.fleet
+        there = [int(worker) for worker in workers]
+        devices = {worker: fleet.device(worker) for worker in there}
+        absent: list[int] = []
+        if leave_out and not workload.pooled:
+            absent = [i for i in there if not devices[i].availability.is_on(start)]
+            there = [i for i in there if i not in absent]
+        late: list[int] = []
+        busy = {worker: np.zeros(3) for worker in devices}
+        steps = workload.steps(number)
+        now, spent = start, 0.0
+        plans = {worker: workload.exchanges(worker, steps) for worker in there}
+        phases = len(plans[there[0]]) if there else 0
+        for phase in range(phases):
+            legs = {i: self.legs(number, i, phase, plans[i][phase]) for i in there}
+            arrivals = {i: self._arrival(i, legs[i], now) for i in there}
+            limit = inf if deadline is None or workload.pooled else now + deadline
+            out = [i for i in there if leave_out and (arrivals[i] > limit or arrivals[i] == inf)]
+            there = [i for i in there if i not in out]
+            end = max((arrivals[i] for i in there), default=now)
+            if out:
+                end = limit if isfinite(limit) else end
+            for worker in there:
+                busy[worker] += [legs[worker].compute, legs[worker].down, legs[worker].up]
+            for worker in out:
+                busy[worker] += legs[worker].until(devices[worker], now, end)
+            late += out
+            if not isfinite(end):
+                self._never(there, arrivals, number)
+            now = end
+            if not there:
+                break
+            work = self._aggregation(number, phase, [plans[i][phase] for i in there])
+            now, spent = now + work, spent + work
+        if not there and now == start:
+            now = self._idle(start, list(devices), deadline)
+        return Played(now, tuple(there), tuple(absent), tuple(sorted(late)), busy, spent)
+
+    def _arrival(self, worker: int, legs: Legs, start: float) -> float:
+        if self.workload.pooled:  # it needs no link
+            return start + legs.compute
+        return legs.arrival(self.fleet.device(worker), start)
+
+    def _aggregation(self, number: int, phase: int, done: Sequence[Exchange]) -> float:
+        if self.fleet.aggregation is None or self.workload.pooled:
+            return 0.0
+        rng = np.random.default_rng([self.seed, AGGREGATOR, number, phase])
+        size = sum(exchange.up for exchange in done)
+        return self.fleet.aggregation.draw(rng, size, number - 1)
+
+    def _idle(self, start: float, workers: Sequence[int], deadline: float | None) -> float:
+        """When a round that nobody could begin is given up."""
+        if deadline is not None:
+            return start + deadline
+        back = min(self.fleet.device(i).availability.next(start) for i in workers)
+        return back if isfinite(back) else start
+
+    def _never(self, workers: Sequence[int], arrivals: Mapping[int, float], number: int) -> None:
+        gone = next(i for i in workers if not isfinite(arrivals[i]))
+        raise FednagError(
+            f"{self.fleet.source}: device {self.fleet.device(gone).name} is never reachable again "
+            f"after round {number} has begun, and this run waited for it; give its intervals a "
+            "period, or train with clock.fleet so that it is left out"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A run on a fleet, once: ``ends[r]`` is when round r was over, ``ends[0]`` is 0."""
+
+    ends: Table
+    busy: Table  # a row a worker: seconds (compute, down, up) in all
+    aggregation: float
+    rounds: int
+
+    @property
+    def waiting(self) -> Table:
+        """Seconds each worker did nothing: others were slower, or it took no part."""
+        waited: Table = self.ends[-1] - self.busy.sum(axis=1)
+        return np.maximum(waited, 0.0)
+
+
+def replay(
+    fleet: Fleet,
+    workload: Workload,
+    rounds: int,
+    seed: int,
+    deadline: float | None = None,
+    *,
+    leave_out: bool = False,
+) -> Replay:
+    """Play the first ``rounds`` rounds of a run."""
+    clock = Clock(fleet, workload, seed)
+    ends = np.zeros(rounds + 1)
+    busy = np.zeros((workload.workers, 3))
+    aggregation = 0.0
+    for number in range(1, rounds + 1):
+        played = clock.round(
+            number, workload.participants(number), ends[number - 1], deadline, leave_out=leave_out
+        )
+        ends[number] = played.end
+        aggregation += played.aggregation
+        for worker, seconds in played.busy.items():
+            busy[worker] += seconds
+    return Replay(ends, busy, aggregation, rounds)

@@ -1,0 +1,177 @@
+"""Runs on disk, read for the clock: their records, and what they asked of their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+import torch
+
+from fednag.algorithm import payload
+from fednag.algorithms import ALGORITHMS
+from fednag.clock.workload import Workload, from_facts, gradients_of
+from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participants, read
+from fednag.errors import FednagError
+from fednag.problems.flops import named_flops
+from fednag.records import Record, RunFolder
+
+
+@dataclass(frozen=True, eq=False)
+class TimedRun:
+    """A run as its folder tells it."""
+
+    label: str
+    seed: int
+    records: list[Record]
+    workload: Workload
+    ended: str
+    diverged: bool
+    folder: RunFolder
+    experiment: Experiment
+    settings: Mapping[str, Any]  # section.key -> value, of all that may differ between methods
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rounds(self) -> int:
+        return self.records[-1].round
+
+    def reached(self, accuracy: float | None, loss: float | None) -> Record | None:
+        """The first record after an aggregation that is as good as asked."""
+        for record in self.records:
+            if record.round == 0:
+                continue
+            if accuracy is not None and (record.accuracy is None or record.accuracy < accuracy):
+                continue
+            if loss is not None and (record.loss is None or record.loss > loss):
+                continue
+            return record
+        return None
+
+
+def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
+    """A run's records and workload; ``flops`` a sample, where they cannot be told."""
+    records, info = folder.records(), folder.info()
+    if "records" in info:
+        folder.verify(info)
+    if len(records) < 2:
+        raise FednagError(f"{folder.path}: it has no round yet; wait for the first")
+    raw = read(folder.config_file)
+    table = raw.get("algorithm")
+    name = table.get("name") if isinstance(table, dict) else None
+    known = isinstance(name, str) and name in ALGORITHMS
+    # A method made in Python cannot be built, but its records say what it sent.
+    experiment = parse(raw if known else {**raw, "algorithm": {"name": CUSTOM}}, str(folder.path))
+    notes: list[str] = []
+    try:
+        facts = info.get("work")
+        if not isinstance(facts, dict):
+            facts = _derived(folder, info, experiment, records, known, flops, notes)
+        if flops is not None:
+            facts = {**facts, "flops": flops}
+        training = experiment.training
+        workload = from_facts(
+            facts,
+            tau=training.tau,
+            iterations=training.iterations,
+            batch=training.batch,
+            seed=experiment.seed,
+            per_round=participants(experiment, len(facts["sizes"])),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FednagError(
+            f"{folder.info_file}: cannot be used for timing ({error}); restore it, or run again"
+        ) from error
+    return TimedRun(
+        label=info["label"],
+        seed=info["seed"],
+        records=records,
+        workload=workload,
+        ended=str(info.get("ended") or info.get("status")),
+        diverged=info.get("status") == "diverged",
+        folder=folder,
+        experiment=experiment,
+        settings=_settings(raw),
+        notes=tuple(notes),
+    )
+
+
+def _derived(
+    folder: RunFolder,
+    info: Mapping[str, Any],
+    experiment: Experiment,
+    records: Sequence[Record],
+    known: bool,
+    flops: float | None,
+    notes: list[str],
+) -> dict[str, Any]:
+    """What ``run.json`` does not say of an older run, from its configuration and records."""
+    model = experiment.model
+    counted = flops or named_flops(model.name, experiment.data.name, model.hidden)
+    if counted is None:
+        raise FednagError(
+            f"{folder.path}: its model or data came from Python, so its operations are not known; "
+            "give --flops, those of a gradient a sample"
+        )
+    workers, samples = int(info["workers"]), int(info["samples"])
+    if experiment.split.kind != "iid":
+        notes.append("run.json has no sizes of workers: they are taken to be equal")
+    width = 8 if experiment.engine.dtype == "float64" else 4
+    facts: dict[str, Any] = {
+        "flops": counted,
+        "vector": int(info["parameters"]) * width,
+        "sizes": [samples // workers + (i < samples % workers) for i in range(workers)],
+    }
+    if known:
+        algorithm = build_algorithm(experiment.algorithm)
+        w = torch.empty(int(info["parameters"]), dtype=getattr(torch, experiment.engine.dtype))
+        facts["down"], facts["up"] = payload(algorithm, algorithm.init(w))
+        facts["gradients"], facts["full"] = gradients_of(algorithm)
+        return facts | {"probes": algorithm.probes, "pooled": algorithm.pooled}
+    times = max(1, records[-1].round * participants(experiment, workers))
+    notes.append("its method came from Python: sizes are its records', one gradient an iteration")
+    sent = {"down": records[-1].bytes_down // times, "up": records[-1].bytes_up // times}
+    return facts | sent | {"gradients": 1, "full": 0, "probes": False, "pooled": False}
+
+
+def _settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    idle = ("name", "seed", "engine", "checkpoint", "evaluation", "stop", "algorithms")
+    found: dict[str, Any] = {}
+    for section, table in raw.items():
+        if section in idle or not isinstance(table, dict):
+            continue
+        found |= {f"{section}.{key}": value for key, value in table.items() if key != "name"}
+    return found
+
+
+def told_apart(runs: Sequence[TimedRun]) -> list[TimedRun]:
+    """The same runs; where two of one label have other settings, labels say which."""
+    found = []
+    for run in runs:
+        alike = [other for other in runs if other.label == run.label]
+        keys = dict.fromkeys(key for other in alike for key in other.settings)
+        differing = [
+            f"{key.split('.')[-1]}={run.settings.get(key)}"
+            for key in keys
+            if any(other.settings.get(key) != run.settings.get(key) for other in alike)
+        ]
+        label = f"{run.label} {','.join(differing)}" if differing else run.label
+        found.append(replace(run, label=label))
+    return found
+
+
+def common_target(runs: Sequence[TimedRun]) -> float:
+    """The highest whole percentage of accuracy that every run that did not diverge has reached."""
+    best = [
+        max((r.accuracy for r in run.records if r.accuracy is not None and r.round), default=-1.0)
+        for run in runs
+        if not run.diverged
+    ]
+    lowest = min(best, default=-1.0)
+    if not isfinite(lowest) or lowest < 0.01:
+        raise FednagError(
+            "--target: no accuracy that every run has reached; give --target, or --loss where "
+            "there is no accuracy"
+        )
+    return int(lowest * 100 + 1e-9) / 100

@@ -1,0 +1,190 @@
+"""Replays of several runs beside each other: time to a target, reductions, where time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from fednag.clock.fleet import Fleet
+from fednag.clock.replay import Replay, replay
+from fednag.clock.runs import TimedRun
+from fednag.errors import FednagError
+
+GRID = 120  # points of a curve over time
+KEYS = ("compute", "down", "up", "waiting")
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """A run and its replays."""
+
+    run: TimedRun
+    replays: list[Replay]
+
+    def times_to(self, accuracy: float | None, loss: float | None) -> list[float]:
+        """Seconds to the target, one a replay; none if the run never reached it."""
+        record = self.run.reached(accuracy, loss)
+        return [] if record is None else [float(r.ends[record.round]) for r in self.replays]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's time to a target."""
+
+    label: str
+    runs: int
+    reached: int
+    seconds: float | None  # mean over seeds and replays; None unless every run reached it
+    deviation: float | None
+    iterations: float | None  # mean over the runs that reached it
+    rounds: float | None
+    best: float | None  # best accuracy of the worst run; the loss where there is none
+    per_round: float  # seconds
+    down: int  # bytes one worker gets in a round
+    up: int
+
+    def less_than(self, rival: Row) -> float | None:
+        """The part of the rival's time that is saved; negative where it is faster."""
+        if self.seconds is None or not rival.seconds:
+            return None
+        return 1 - self.seconds / rival.seconds
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a device's time goes in an average round, in seconds."""
+
+    label: str
+    device: str
+    compute: float
+    down: float
+    up: float
+    waiting: float
+
+
+def replay_runs(
+    runs: Sequence[TimedRun],
+    fleet: Fleet,
+    replays: int = 20,
+    seed: int = 0,
+    advance: Callable[[], None] = lambda: None,
+) -> list[Timed]:
+    """Each run on the fleet, ``replays`` times; a run trained under a clock as it was, once.
+
+    Methods share their delays (seed, round and worker decide them), so differences are theirs.
+    """
+    found = []
+    for run in runs:
+        section = run.experiment.clock
+        if section.fleet is not None:
+            if section.digest != fleet.digest:
+                raise FednagError(
+                    f"{run.folder.path}: who missed which round of it was decided on the fleet "
+                    f"{section.fleet}; replay it on that one, or train it anew"
+                )
+            played = [
+                replay(fleet, run.workload, run.rounds, run.seed, section.deadline, leave_out=True)
+            ]
+        else:
+            count = replays if fleet.varies else 1
+            played = []
+            for number in range(count):
+                played.append(replay(fleet, run.workload, run.rounds, seed + number))
+                advance()
+        found.append(Timed(run, played))
+    return found
+
+
+def times_to_target(
+    timed: Sequence[Timed], accuracy: float | None, loss: float | None = None
+) -> list[Row]:
+    """A row a method, fastest first; those that did not reach the target last."""
+    labels = list(dict.fromkeys(one.run.label for one in timed))
+    found = [
+        _row(label, [one for one in timed if one.run.label == label], accuracy, loss)
+        for label in labels
+    ]
+    return sorted(found, key=lambda row: (row.seconds is None, row.seconds or -(row.best or 0)))
+
+
+def _row(label: str, group: Sequence[Timed], accuracy: float | None, loss: float | None) -> Row:
+    records = [one.run.reached(accuracy, loss) for one in group]
+    reached = [record for record in records if record is not None]
+    times = [second for one in group for second in one.times_to(accuracy, loss)]
+    whole = bool(times) and len(reached) == len(group)
+    workload = group[0].run.workload
+    return Row(
+        label=label,
+        runs=len(group),
+        reached=len(reached),
+        seconds=mean(times) if whole else None,
+        deviation=stdev(times) if whole and len(times) > 1 else None,
+        iterations=mean(r.iteration for r in reached) if reached else None,
+        rounds=mean(r.round for r in reached) if reached else None,
+        best=_best(group, accuracy is not None),
+        per_round=mean(float(r.ends[-1]) / r.rounds for one in group for r in one.replays),
+        down=workload.down,
+        up=workload.up,
+    )
+
+
+def _best(group: Sequence[Timed], accuracy: bool) -> float | None:
+    found = []
+    for one in group:
+        after = [r for r in one.run.records if r.round]
+        if accuracy:
+            found.append(max((r.accuracy for r in after if r.accuracy is not None), default=None))
+        else:
+            found.append(min((r.loss for r in after if r.loss is not None), default=None))
+    known = [value for value in found if value is not None]
+    if not known:
+        return None
+    return min(known) if accuracy else max(known)
+
+
+def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> list[Part]:
+    """Where time goes: a row a method and device; of more than ``most`` workers, a row a kind."""
+    found = []
+    many = max(one.run.workload.workers for one in timed) > most
+    for label in dict.fromkeys(one.run.label for one in timed):
+        shares: dict[str, list[list[float]]] = {}
+        for one in (one for one in timed if one.run.label == label):
+            for played in one.replays:
+                table = np.column_stack([played.busy, played.waiting]) / max(1, played.rounds)
+                for worker, seconds in enumerate(table.tolist()):
+                    device = fleet.device(worker)
+                    name = f"{device.kind} (mean)" if many else f"{worker} {device.name}"
+                    shares.setdefault(name, []).append(seconds)
+        for name, listed in shares.items():
+            found.append(Part(label, name, *np.mean(listed, axis=0).tolist()))
+    return found
+
+
+def curve_rows(timed: Sequence[Timed], measure: str = "accuracy") -> list[dict[str, Any]]:
+    """Points (method, seconds, mean, low, high) of accuracy or loss over time.
+
+    The band is one deviation over seeds and replays; a run that is over keeps its last value.
+    """
+    found = []
+    for label in dict.fromkeys(one.run.label for one in timed):
+        group = [one for one in timed if one.run.label == label]
+        lines = []
+        for one in group:
+            points = [r for r in one.run.records if getattr(r, measure) is not None]
+            if points:
+                values = [getattr(r, measure) for r in points]
+                lines += [(r.ends[[p.round for p in points]], values) for r in one.replays]
+        if not lines:
+            continue
+        grid = np.linspace(0, max(float(times[-1]) for times, _ in lines), GRID)
+        table = np.array([np.interp(grid, times, values) for times, values in lines])
+        centre, spread = table.mean(axis=0), table.std(axis=0)
+        found += [
+            {"method": label, "seconds": s, measure: m, "low": m - d, "high": m + d}
+            for s, m, d in zip(grid.tolist(), centre.tolist(), spread.tolist(), strict=True)
+        ]
+    return found

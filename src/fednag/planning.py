@@ -1,0 +1,206 @@
+"""Which tau, momentum and method reach a target soonest on a fleet: run, replay, recommend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from fednag.algorithms import ALGORITHMS
+from fednag.api import Started, run_all
+from fednag.clock.fleet import Fleet, load_fleet
+from fednag.clock.runs import TimedRun, read_run
+from fednag.clock.summary import Row, replay_runs, times_to_target
+from fednag.config import Experiment, override, parse
+from fednag.config.sentences import nearest
+from fednag.errors import FednagError
+from fednag.interrupts import Watch
+from fednag.records import RunFolder
+
+METHODS = ("fednag", "fedmom", "fedavg")
+TAUS = (1, 5, 10, 20, 40, 80)
+EVERY = 10  # iterations between evaluations, or a round if that is longer
+
+# Small enough to be planned in a minute or two: the embedded digits.
+DIGITS: dict[str, Any] = {
+    "name": "plan",
+    "data": {"name": "digits"},
+    "model": {"name": "cnn"},
+    "training": {"iterations": 1000, "batch": 32},
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method at a tau, and its time to the target."""
+
+    method: str
+    tau: int
+    row: Row
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """The expected time of every candidate, and the one to take."""
+
+    target: float
+    fleet: Fleet
+    points: list[Point]
+    runs: list[TimedRun]
+    replays: int
+
+    @property
+    def best(self) -> Point | None:
+        """The candidate of least expected time; None if none reached the target."""
+        reached = [point for point in self.points if point.row.seconds is not None]
+        return min(reached, key=lambda p: (p.row.seconds or 0.0, p.tau), default=None)
+
+    def best_of(self, method: str) -> Point | None:
+        own = [p for p in self.points if p.method == method and p.row.seconds is not None]
+        return min(own, key=lambda p: (p.row.seconds or 0.0, p.tau), default=None)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What to do, and how sure that is."""
+        best = self.best
+        if best is None:
+            return [f"nothing reached accuracy {self.target:g}: raise T, or lower the target"]
+        said = [
+            f"take {best.method} with tau {best.tau}: {best.row.seconds:.4g} s expected to "
+            f"accuracy {self.target:g} on {self.fleet.title}"
+        ]
+        taus = sorted({point.tau for point in self.points})
+        if len(taus) > 1 and best.tau in (taus[0], taus[-1]):
+            way = "smallest" if best.tau == taus[0] else "largest"
+            if best.tau > 1:
+                said.append(f"tau {best.tau} is the {way} that was tried: try beyond it")
+        reached = [p for p in self.points if p.row.seconds is not None]
+        others = sorted((p for p in reached if p is not best), key=lambda p: p.row.seconds or 0.0)
+        if others:
+            second, spread = others[0], best.row.deviation or 0.0
+            later = (second.row.seconds or 0.0) - (best.row.seconds or 0.0)
+            close = "; that is within one deviation" if later < spread else ""
+            said.append(
+                f"next is {second.method} with tau {second.tau}, {later:.4g} s later{close}"
+            )
+        for method in dict.fromkeys(point.method for point in self.points):
+            own = [point for point in self.points if point.method == method]
+            never = [point for point in own if point.row.seconds is None]
+            if never:
+                best_seen = max((p.row.best or 0.0 for p in never), default=0.0)
+                which = (
+                    "at any tau"
+                    if len(never) == len(own)
+                    else "at tau " + ", ".join(str(point.tau) for point in never)
+                )
+                said.append(
+                    f"{method} does not reach it {which} in "
+                    f"{self.runs[0].workload.iterations} iterations (best {best_seen:.4g})"
+                )
+        return said
+
+
+def plan(
+    fleet: str | Path | Fleet,
+    target: float,
+    *,
+    experiment: Mapping[str, Any] | None = None,
+    methods: Sequence[str] = METHODS,
+    taus: Sequence[int] = TAUS,
+    gammas: Sequence[float] = (0.9,),
+    seeds: Sequence[int] = (0,),
+    replays: int = 20,
+    out: str | Path = "runs",
+    started: Started | None = None,
+    watch: Watch | None = None,
+) -> Advice:
+    """Run every method at every tau and momentum until ``target``, and time it on ``fleet``.
+
+    ``experiment`` is an experiment file's tables (the embedded digits without one). Runs are kept
+    in ``out`` and used again: another fleet, or more replays, train nothing anew.
+    """
+    where = fleet if isinstance(fleet, Fleet) else load_fleet(fleet)
+    listed = candidates(experiment or DIGITS, methods, taus, gammas, seeds, target)
+    found = run_all(
+        [(label, parsed, None) for label, _, _, parsed in listed],
+        out=Path(out),
+        started=started,
+        resume=True,
+        watch=watch,
+    )
+    runs = [read_run(RunFolder(run.folder)) for run in found if run.folder is not None]
+    return advise(where, target, [(m, tau) for _, m, tau, _ in listed], runs, replays)
+
+
+def advise(
+    fleet: Fleet,
+    target: float,
+    candidates: Sequence[tuple[str, int]],
+    runs: Sequence[TimedRun],
+    replays: int = 20,
+) -> Advice:
+    """Time runs on a fleet; ``candidates`` says (method, tau) of each of them."""
+    timed = replay_runs(runs, fleet, replays)
+    groups: dict[tuple[str, int], list[Any]] = {}
+    for candidate, one in zip(candidates, timed, strict=True):
+        groups.setdefault(candidate, []).append(one)
+    points = [
+        Point(method, tau, times_to_target(group, target)[0])
+        for (method, tau), group in groups.items()
+    ]
+    count = max(len(one.replays) for one in timed)
+    return Advice(target, fleet, points, list(runs), count)
+
+
+def candidates(
+    experiment: Mapping[str, Any],
+    methods: Sequence[str],
+    taus: Sequence[int],
+    gammas: Sequence[float],
+    seeds: Sequence[int],
+    target: float,
+) -> list[tuple[str, str, int, Experiment]]:
+    """(label, method, tau, experiment) of all that is to be run."""
+    if not (isfinite(target) and 0 < target <= 1):
+        raise FednagError(f"--target {target:g}: an accuracy is above 0 and at most 1")
+    raw = {key: value for key, value in experiment.items() if key != "algorithms"}
+    if "clock" in raw:
+        raise FednagError("clock: a plan replays runs afterwards; leave [clock] out")
+    found = []
+    for name, gamma in _variants(methods, gammas):
+        method = name if gamma is None or len(gammas) == 1 else f"{name} gamma={gamma:g}"
+        for tau in taus:
+            changes: dict[str, Any] = {
+                "algorithm.name": name,
+                "training.tau": tau,
+                "evaluation.every": max(1, round(EVERY / tau)),
+                "stop.accuracy": target,
+            }
+            if gamma is not None:
+                changes["algorithm.momentum"] = gamma
+            varied = override(raw, changes)
+            if isinstance(varied["algorithm"], dict):
+                takes = {"name", *(f.name for f in fields(ALGORITHMS[name]))}  # type: ignore[arg-type]
+                varied["algorithm"] = {k: v for k, v in varied["algorithm"].items() if k in takes}
+            for seed in seeds:
+                parsed = parse(varied | {"seed": seed}, "plan")
+                found.append((f"{method} tau={tau}", method, tau, parsed))
+    return found
+
+
+def _variants(methods: Sequence[str], gammas: Sequence[float]) -> list[tuple[str, float | None]]:
+    """Each method with each momentum; one without momentum once."""
+    found: list[tuple[str, float | None]] = []
+    for name in methods:
+        if name not in ALGORITHMS:
+            raise FednagError(
+                f"--methods {name}: no such method{nearest(name, ALGORITHMS)}; there are "
+                f"{', '.join(ALGORITHMS)}"
+            )
+        has = any(f.name == "momentum" for f in fields(ALGORITHMS[name]))  # type: ignore[arg-type]
+        found += [(name, gamma) for gamma in gammas] if has else [(name, None)]
+    if len(set(found)) < len(found):
+        raise FednagError("--methods, --gamma: one is there twice; leave it out")
+    return found
