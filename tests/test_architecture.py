@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "problems": {"errors", "vectors"},
     "records": {"errors"},
     "simulate": {"algorithm", "problems", "records", "vectors"},
-    "report": {"errors", "records"},
+    "report": {"errors", "records", "theory"},
     "config": {"algorithm", "algorithms", "errors"},
     "clock": {
         "algorithm",

@@ -75,6 +75,9 @@ def report(
     ),
     target: Accuracy = None,
     loss: Loss = None,
+    fleet: Annotated[
+        str, typer.Option(help="Devices to replay the runs on: a shipped fleet's name, or a file.")
+    ] = "",
     title: Annotated[str, typer.Option(help="Heading; default: the experiments' names.")] = "",
     json: Json = False,
 ) -> None:
@@ -83,14 +86,21 @@ def report(
     Example: fednag report runs/digits -o report.html
     """
     from fednag.report.document import document
+    from fednag.report.overlay import bounds
     from fednag.report.page import write_page
     from fednag.report.targets import given_target
+    from fednag.report.timing import recorded_times
 
     asked = given_target(target, loss)
     if out.is_dir():
         raise FednagError(f"--out {out}: is a folder; name the page, e.g. {out / 'report.html'}")
     sheets, failed = read_runs(runs)
-    page = document(sheets, asked, title)
+    times = recorded_times(sheets)
+    if fleet:
+        from fednag.cli.replaying import replayed
+
+        sheets, times = replayed(sheets, fleet)
+    page = document(sheets, asked, title, bounds(sheets), times)
     path = write_page(page, out)
     if json:
         print_json({"wrote": str(path), "sentence": page["sentence"], "rows": page["ranking"]})

@@ -34,8 +34,8 @@ def document(
 ) -> dict[str, Any]:
     """The page's data: sentence, ranking, charts, settings, how to run it again.
 
-    ``overlays`` are more lines for the chart of the loss; ``times`` are rows (method, device,
-    part, seconds) of replays on devices.
+    ``overlays`` are more lines for the chart of the loss; ``times`` are tables of where devices'
+    time goes.
     """
     sheets, notes = told_apart(sheets)
     curves = [sheet.curve for sheet in sheets]

@@ -21,6 +21,7 @@ ACROSS = {
     "round": "rounds",
     "bytes": "bytes sent, both ways",
     "seconds": "seconds of training",
+    "clock": "seconds on the devices",
 }
 MEASURES = {"loss": "global training loss", "accuracy": "test accuracy"}
 MOST = 1200  # points of a line; more cannot be told apart on a screen
@@ -67,13 +68,15 @@ class Heat:
 def curve_specs(tracks: Sequence[Track], levels: Mapping[str, float] | None = None) -> list[Lines]:
     """Loss and accuracy, those of them that were measured."""
     found = []
+    timed = any("clock" in track.columns for track in tracks)
+    across = {name: title for name, title in ACROSS.items() if timed or name != "clock"}
     for measure, title in MEASURES.items():
         values = [v for t in tracks for v in t.columns[measure] if v is not None]
         if values:
             log = measure == "loss" and min(values) > 0
             level = (levels or {}).get(measure)
             percent = measure == "accuracy"
-            found.append(Lines(measure, title, measure, ACROSS, tracks, log, percent, level))
+            found.append(Lines(measure, title, measure, across, tracks, log, percent, level))
     return found
 
 
@@ -103,6 +106,8 @@ def _track(label: str, style: int, runs: Sequence[Sequence[Record]], most: int) 
         columns["round"].append(here[0].round)
         columns["bytes"].append(mean(r.bytes_up + r.bytes_down for r in here))
         columns["seconds"].append(mean(r.seconds for r in here))
+        clocks = [r.clock for r in here if r.clock is not None]
+        columns["clock"].append(mean(clocks) if len(clocks) == len(here) else None)
         columns["runs"].append(len(here))
         for measure in MEASURES:
             middle, low, high = _middle([getattr(r, measure) for r in here])
@@ -112,7 +117,8 @@ def _track(label: str, style: int, runs: Sequence[Sequence[Record]], most: int) 
     kept = thinned([columns[measure] for measure in MEASURES], most)
     short = {name: [column[i] for i in kept] for name, column in columns.items()}
     # A column of nothing is not written: one run has no band, regression no accuracy.
-    empty = [n for n, c in short.items() if "." in n and all(value is None for value in c)]
+    may_be = [name for name in short if "." in name or name == "clock"]
+    empty = [name for name in may_be if all(value is None for value in short[name])]
     return Track(label, style, len(runs), {n: c for n, c in short.items() if n not in empty})
 
 

@@ -8,7 +8,7 @@
     "M0,-5L5,0L0,5L-5,0z", "M0,4.5L4.3,-3.5H-4.3z", "M-1.3,-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
   ];
   let doc = JSON.parse(document.getElementById("data").textContent);
-  const state = { across: "iteration", hidden: new Set(), log: {}, worker: 0, split: 0, all: false };
+  const state = { across: "iteration", hidden: new Set(), log: {}, worker: 0, split: 0, fleet: 0, all: false };
   let redraws = [];
 
   // Text is only ever set as text: labels come from files and may hold anything.
@@ -90,7 +90,7 @@
     let picture = null;
     let cursor = null;
     const measure = spec.measure;
-    const kindX = across === "bytes" || across === "seconds" ? across : "number";
+    const kindX = { bytes: "bytes", seconds: "seconds", clock: "seconds" }[across] || "number";
     const kindY = spec.percent ? "percent" : "number";
     const visible = () => tracks.filter((track) => !state.hidden.has(track.label));
 
@@ -98,7 +98,7 @@
       const width = Math.max(260, plot.clientWidth);
       const height = Math.round(Math.min(340, Math.max(240, width * 0.62)));
       const shownTracks = visible();
-      const lines = [...shownTracks, ...extras.filter((extra) => extra.columns[across])];
+      const lines = [...shownTracks.filter((track) => track.columns[across]), ...extras.filter((extra) => extra.columns[across] && !state.hidden.has(extra.label))];
       const xs = [], ys = [];
       for (const track of lines) track.columns[across].forEach((x, i) => {
         const y = track.columns[measure][i];
@@ -138,7 +138,7 @@
       if (spec.level !== null && spec.level !== undefined && spec.level >= y0 && spec.level <= y1) picture.append(
         shape("line", { x1: left, x2: width - right, y1: Y(spec.level), y2: Y(spec.level), stroke: "var(--soft)", "stroke-dasharray": "2 4" }),
         shape("text", { x: left + 5, y: Y(spec.level) - 5, class: "cell-label" }, `target ${doc.target}`));
-      for (const track of shownTracks) band(track, X, Y, y0);
+      for (const track of shownTracks) if (track.columns[across]) band(track, X, Y, y0);
       for (const track of lines) stroke(track, X, Y, width - left - right, lines.indexOf(track), lines.length);
       interact(width, height, left, right, top, bottom, X, Y, x0, x1, lines);
       if (cursor !== null) point(cursor, false);
@@ -267,12 +267,12 @@
   }
 
   function valuesTable(spec, tracks, across, kindX, kindY) {
-    const all = [...new Set(tracks.flatMap((track) => track.columns[across]))].filter((x) => x !== null).sort((a, b) => a - b);
+    const all = [...new Set(tracks.flatMap((track) => track.columns[across] || []))].filter((x) => x !== null).sort((a, b) => a - b);
     const step = Math.max(1, Math.ceil(all.length / 60));
     const places = all.filter((_, i) => i % step === 0 || i === all.length - 1);
     const head = el("tr", {}, el("th", { scope: "col" }, spec.across[across]), ...tracks.map((t) => el("th", { scope: "col" }, t.label)));
     const body = places.map((x) => el("tr", {}, el("th", { scope: "row" }, shown(x, kindX)), ...tracks.map((track) => {
-      const i = track.columns[across].indexOf(x);
+      const i = (track.columns[across] || []).indexOf(x);
       return el("td", {}, i < 0 ? "" : shown(track.columns[spec.measure][i], kindY));
     })));
     const caption = step > 1 ? el("p", { class: "soft" }, `Every ${step}th of ${all.length} points; records.jsonl has them all.`) : null;
@@ -296,9 +296,9 @@
   const scroll = (label, ...children) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
 
   function curves() {
-    const choices = Object.entries(doc.charts[0]?.across || {}).filter(([key]) => doc.tracks.some((t) => Math.max(...t.columns[key]) > 0));
-    const buttons = choices.map(([key, title]) => el("button", { type: "button", class: "on", "aria-pressed": String(state.across === key), "data-key": `x-${key}`, title, on: { click: () => { state.across = key; render(); } } }, { iteration: "iterations", round: "rounds", bytes: "bytes", seconds: "seconds" }[key] || key));
-    const legend = el("ul", { class: "legend", "aria-label": "methods: press to hide or show" }, ...doc.methods.map(({ label, style }) => el("li", {}, el("button", {
+    const choices = Object.entries(doc.charts[0]?.across || {}).filter(([key]) => doc.tracks.some((t) => (t.columns[key] || []).some((v) => v > 0)));
+    const buttons = choices.map(([key, title]) => el("button", { type: "button", class: "on", "aria-pressed": String(state.across === key), "data-key": `x-${key}`, title, on: { click: () => { state.across = key; render(); } } }, { iteration: "iterations", round: "rounds", bytes: "bytes", seconds: "seconds", clock: "device seconds" }[key] || key));
+    const legend = el("ul", { class: "legend", "aria-label": "methods: press to hide or show" }, ...[...doc.methods, ...doc.overlays].map(({ label, style }) => el("li", {}, el("button", {
       type: "button", "aria-pressed": String(!state.hidden.has(label)), "data-key": `m-${label}`,
       on: { click: () => { if (!state.hidden.delete(label)) state.hidden.add(label); render(); } },
     }, swatch(style), label))));
@@ -367,8 +367,10 @@
 
   function times() {
     if (!doc.times.length) return null;
-    const methods = [...new Set(doc.times.map((row) => row.method))];
-    const longest = Math.max(...doc.times.map((row) => PARTS.reduce((sum, part) => sum + (row[part] || 0), 0))) || 1;
+    state.fleet = Math.min(state.fleet, doc.times.length - 1);
+    const { title, rows } = doc.times[state.fleet];
+    const methods = [...new Set(rows.map((row) => row.method))];
+    const longest = Math.max(...rows.map((row) => PARTS.reduce((sum, part) => sum + (row[part] || 0), 0))) || 1;
     const plot = el("div", { class: "plot" });
     const draw = () => {
       const width = Math.max(280, plot.clientWidth), left = 150, step = 20;
@@ -377,7 +379,7 @@
       for (const method of methods) {
         picture.append(shape("text", { x: 0, y: y + 14, class: "axis-title" }, method));
         y += step;
-        for (const row of doc.times.filter((r) => r.method === method)) {
+        for (const row of rows.filter((r) => r.method === method)) {
           picture.append(shape("text", { x: left - 8, y: y + 13, "text-anchor": "end" }, row.device.length > 20 ? `${row.device.slice(0, 19)}…` : row.device));
           let x = left;
           for (const part of PARTS) {
@@ -402,8 +404,9 @@
       return el("li", { class: "soft" }, box, ` ${part}`);
     }));
     const head = el("tr", {}, ...["method", "device", ...PARTS].map((t) => el("th", { scope: "col" }, t)));
-    const body = doc.times.map((row) => el("tr", {}, el("th", { scope: "row" }, row.method), el("td", { class: "text" }, row.device), ...PARTS.map((part) => el("td", {}, shown(row[part], "seconds")))));
-    return section("times", "Where devices' time goes", el("p", { class: "soft" }, doc.clock || "Seconds of an average round, replayed on devices."), key, plot,
+    const body = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.method), el("td", { class: "text" }, row.device), ...PARTS.map((part) => el("td", {}, shown(row[part], "seconds")))));
+    return section("times", "Where devices' time goes", el("div", { class: "bar" }, chooser("fleet-choice", "Fleet", doc.times.map((t) => t.title), "fleet")),
+      el("p", { class: "soft" }, `Seconds of an average round on each device: ${title}.`), key, plot,
       el("details", { class: "noprint" }, el("summary", {}, "Values as a table"), el("div", { class: "values" }, el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)))));
   }
 
