@@ -76,7 +76,7 @@ def desk(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDNAG_DATA", str(tmp_path / "data"))
     # A chart takes a second and has nothing to do with what is asked here; one test keeps it.
-    monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem: [])
+    monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem, *_: [])
     return Desk(tmp_path, monkeypatch, capsys)
 
 
@@ -230,7 +230,7 @@ def test_compare_runs_every_method_and_seed(desk: Desk) -> None:
     assert "round 2/2" not in result.out  # quiet
     shown = desk.fednag("show", "runs")
     assert shown.code == 0
-    assert "4 runs, best first" in shown.out
+    assert "2 methods in 4 runs, best first" in shown.out
 
 
 def test_sweep_runs_every_combination(desk: Desk) -> None:

@@ -51,7 +51,7 @@ class Terminal:
     ) -> None:
         self.monkeypatch, self.capsys, self.folder = monkeypatch, capsys, folder
         monkeypatch.chdir(folder)
-        monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem: [])
+        monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem, *_: [])
 
     def code(self, *words: str) -> int:
         """The exit code, once it is clear that nothing else but one sentence came of it."""

@@ -379,7 +379,7 @@ def test_a_run_said_to_be_over_loses_no_checkpoint(stopped: RunFolder) -> None:
 def test_one_bad_run_holds_up_no_other(
     stopped: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem: [])
+    monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem, *_: [])
     for number, file in enumerate(("run.json", "config.toml", "records.jsonl")):
         bad = stopped.path.with_name(f"a{number}")
         shutil.copytree(stopped.path, bad)

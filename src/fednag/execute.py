@@ -34,6 +34,7 @@ from fednag.vectors import Vectors
 Listener = Callable[[State], None]
 """Called before training and after every round."""
 
+MOST_CELLS = 20_000  # of the table worker x class that run.json keeps
 RECORDED_VERSIONS = ("fednag", "torch", "numpy", "scikit-learn", "safetensors")
 
 
@@ -206,7 +207,16 @@ class Execution:
             self.notes.append(f"{whose} missed {count} times: late, or not to be reached")
         path = folder.path if folder else None
         return Run(
-            self.label, self.experiment, records, best, final, ended, diverged, path, self.notes
+            self.label,
+            self.experiment,
+            records,
+            best,
+            final,
+            ended,
+            diverged,
+            path,
+            self.notes,
+            self._about,
         )
 
     def _is_due(self, state: State, saved: float) -> bool:
@@ -240,6 +250,7 @@ class Execution:
             "parameters": len(self.plan.problem.initial),
             "workers": len(self.plan.owned),
             "samples": int(sum(len(o) for o in self.plan.owned)),
+            **_held(self.plan),
             "work": workload_facts(self.plan),
             "notes": list(self.notes),
             "runner": self.runner,
@@ -277,6 +288,14 @@ def load_model(module: nn.Module, path: Path, digest: object) -> nn.Module:
             "resuming"
         ) from error
     return module
+
+
+def _held(plan: Plan) -> dict[str, Any]:
+    """Samples of each class at each worker, unless they are no classes or too many to keep."""
+    classes = plan.problem.dataset.classes
+    if not classes or len(plan.partition.workers) * classes > MOST_CELLS:
+        return {}
+    return {"held": plan.partition.table(plan.problem.dataset.y.numpy(), classes).tolist()}
 
 
 def _last(plan: Plan, record: Record, ended: str, diverged: bool) -> State:

@@ -151,11 +151,14 @@ class RunFolder:
         return cls(runs[-1]) if runs else None
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """For as long as this process writes there; ends with the process, however that ends."""
+    def locked(self, patience: float = 0.5) -> Iterator[None]:
+        """For as long as this process writes there; ends with the process, however that ends.
+
+        A little patience, for whoever asks whether it is being written holds it for a moment.
+        """
         lock = FileLock(self.path / ".lock")
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=patience, poll_interval=0.02)
         except Timeout:
             raise FednagError(
                 f"{self.path}: another process is writing this run; wait for it, or stop it"
@@ -201,8 +204,10 @@ class RunFolder:
 
     @property
     def is_being_written(self) -> bool:
+        if not (self.path / ".lock").exists():
+            return False
         try:
-            with self.locked():
+            with self.locked(patience=0):
                 return False
         except FednagError:
             return True

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from fednag.config import Experiment
 from fednag.records import Record
+from fednag.report.sheets import Sheet
 from fednag.report.tables import Curve, ranked, render
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class Run:
     diverged: bool
     folder: Path | None = None
     notes: list[str] = field(default_factory=list)
+    about: Mapping[str, Any] = field(default_factory=dict)  # versions, sizes, who held what
 
     @property
     def curve(self) -> Curve:
@@ -38,6 +41,10 @@ class Run:
     def plot(self) -> TopLevelMixin:
         """An altair chart of loss and accuracy; shows itself in a notebook, or ``.save(path)``."""
         return _plot([self.curve])
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write a page with charts, settings and how to repeat it; it needs no network."""
+        return _report([self], path)
 
     def __repr__(self) -> str:
         last = self.records[-1]
@@ -69,6 +76,10 @@ class Comparison:
         """An altair chart of loss and accuracy, a colour a method."""
         return _plot([run.curve for run in self.runs])
 
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write a page with ranking, charts and settings; one file that needs no network."""
+        return _report(self.runs, path)
+
     def __getitem__(self, label: str) -> Run:
         for run in self.runs:
             if run.label == label:
@@ -87,3 +98,23 @@ def _plot(curves: list[Curve]) -> TopLevelMixin:
 
     chart: TopLevelMixin = curves_chart(curves)
     return chart
+
+
+def sheets(runs: Sequence[Run]) -> list[Sheet]:
+    """Runs as a report sees them."""
+    return [
+        Sheet(
+            run.curve,
+            run.experiment.model_dump(exclude_none=True),
+            {**run.about, "notes": run.notes},
+            run.folder,
+        )
+        for run in runs
+    ]
+
+
+def _report(runs: Sequence[Run], path: str | Path) -> Path:
+    from fednag.report.document import document
+    from fednag.report.page import write_page
+
+    return write_page(document(sheets(runs)), Path(path))

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from fednag.records import Record
-from fednag.report.tables import HEADINGS, Row, cells
+from fednag.report.tables import HEADINGS, Row, cells, target_cells, target_headings
+from fednag.report.targets import Target
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
@@ -27,8 +28,10 @@ QUIET_SECONDS = 10  # between two lines about a run when the output is not a ter
 class RunsProgress:
     """A line a run: rounds, loss, accuracy and time left; plain lines when piped."""
 
-    def __init__(self, console: Console, labels: Sequence[str], quiet: bool = False) -> None:
-        self.console, self.quiet = console, quiet
+    def __init__(
+        self, console: Console, labels: Sequence[str], quiet: bool = False, verbose: bool = False
+    ) -> None:
+        self.console, self.quiet, self.verbose = console, quiet, verbose
         self.live = console.is_terminal and not quiet
         width = max(len(label) for label in labels)
         self.progress = Progress(
@@ -68,7 +71,8 @@ class RunsProgress:
             news = news_of(state.record) if state.record else None
             self._show(task, state, news)
             waited = time.monotonic() - spoke >= QUIET_SECONDS
-            if not self.live and not self.quiet and (state.ended or (news and waited)):
+            lines = not self.live and not self.quiet and (state.ended or (news and waited))
+            if lines or (self.verbose and news):
                 spoke = time.monotonic()
                 tail = "" if state.ended in (None, "finished") else f" ({state.ended})"
                 self.console.print(
@@ -96,7 +100,10 @@ def news_of(record: Record) -> str:
 
 
 def ranking(
-    rows: Sequence[Row], title: str, origins: Mapping[str, tuple[str, int]] | None = None
+    rows: Sequence[Row],
+    title: str,
+    origins: Mapping[str, tuple[str, int]] | None = None,
+    target: Target | None = None,
 ) -> Table:
     """The ranked table, best first; ``origins`` gives (method, seed) of rows labelled by folder."""
     table = Table(title=title, title_justify="left")
@@ -104,11 +111,13 @@ def ranking(
         plain = number in (0, len(HEADINGS) - 1)
         # Numbers are never cut; a narrow screen folds the words.
         table.add_column(heading, justify="left" if plain else "right", no_wrap=not plain)
+    for heading in target_headings(target) if target else ():
+        table.add_column(heading, justify="right")
     if origins:
         table.add_column("seed", justify="right", no_wrap=True)
         table.add_column("folder", overflow="fold")
     for row in rows:
-        texts = cells(row)
+        texts = cells(row) + (target_cells(row) if target else ())
         if origins:
             method, seed = origins[row.label]
             texts = (method, *texts[1:], str(seed), row.label)

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from fednag.cli.common import Out, console
+from fednag.cli.common import Json, Out, Quiet, Set, Verbose, console, print_json, unless
 from fednag.cli.data import data_app
+from fednag.cli.exporting import export_app
 from fednag.cli.flower import flower_app
+from fednag.cli.live import watch
 from fednag.cli.paper import paper_app
-from fednag.cli.running import given_seeds, report, run_and_report, unless
+from fednag.cli.reporting import report as report_page
+from fednag.cli.reporting import show
+from fednag.cli.running import given_seeds, report, run_and_report
 from fednag.cli.theory import theory_app
 from fednag.cli.time import time_app
 from fednag.errors import FednagError
@@ -25,13 +29,16 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Momentum-based federated learning: train FedNAG beside its rivals and compare them.",
+    context_settings={"help_option_names": ["--help", "-h"]},
+    help="Momentum-based federated learning: train FedNAG beside its rivals and compare them.\n\n"
+    "Start with `fednag compare`: seven methods on embedded data, in under a minute.",
 )
-app.add_typer(data_app, name="data")
-app.add_typer(paper_app, name="paper")
-app.add_typer(theory_app, name="theory")
-app.add_typer(time_app, name="time")
-app.add_typer(flower_app, name="flower")
+TRAIN, SEE, KNOW, THINK = "Train", "See what came of it", "Look up", "Plan and check"
+app.add_typer(flower_app, name="flower", rich_help_panel=TRAIN)
+app.add_typer(data_app, name="data", rich_help_panel=KNOW)
+app.add_typer(time_app, name="time", rich_help_panel=THINK)
+app.add_typer(theory_app, name="theory", rich_help_panel=THINK)
+app.add_typer(paper_app, name="paper", rich_help_panel=THINK)
 
 DEMO: dict[str, Any] = {
     "name": "digits",
@@ -41,14 +48,10 @@ DEMO: dict[str, Any] = {
     "algorithms": ["fednag", "fedavg", "fedmom", "slowmo", "mime", "csgd", "cnag"],
 }
 
-Set = Annotated[
-    list[str], typer.Option("--set", help="Change a field: section.key=value (repeatable).")
-]
 Seeds = Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2; the file's own when left out.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with runs that are in --out; skip finished ones.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -62,7 +65,7 @@ def root(
         raise typer.Exit
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def compare(
     experiment: Annotated[
         Path | None, typer.Argument(help="TOML file; without one: the digits demonstration.")
@@ -75,6 +78,8 @@ def compare(
     out: Out = Path("runs"),
     resume: Resume = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
 ) -> None:
     """Train several methods on the same problem: ranked table and chart.
 
@@ -100,16 +105,18 @@ def compare(
         for key in raw.get("algorithm", {})
         if key not in used
     ]
-    run_and_report(experiments, out, resume, quiet, chart="comparison", remarks=remarks)
+    run_and_report(experiments, out, resume, quiet, "comparison", remarks, verbose, json)
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def run(
     experiment: Annotated[Path, typer.Argument(help="TOML file describing the run.")],
     set_: Set = [],  # noqa: B006
     out: Out = Path("runs"),
     resume: Resume = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
 ) -> None:
     """Train one method as an experiment file says.
 
@@ -129,34 +136,12 @@ def run(
         quiet,
         chart=None,
         remarks=[remark] if listed else [],
+        verbose=verbose,
+        json=json,
     )
 
 
-@app.command(name="resume")
-def resume_runs(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
-    quiet: Quiet = False,
-) -> None:
-    """Bring interrupted runs to their end, as if they had never stopped.
-
-    Example: fednag resume runs/digits
-    """
-    from fednag.api import resume_all
-    from fednag.records import find_runs
-
-    folders = find_runs(runs)
-    failed: list[str] = []
-    report(
-        [folder.path.name for folder in folders],
-        lambda started, watch: resume_all(folders, started, watch, failed),
-        quiet,
-        chart=None if len(folders) == 1 else "comparison",
-        again="",
-    )
-    unless(failed)
-
-
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def sweep(
     experiment: Annotated[Path, typer.Argument(help="TOML file; the swept fields are replaced.")],
     grid: Annotated[
@@ -168,6 +153,8 @@ def sweep(
     out: Out = Path("runs"),
     resume: Resume = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
 ) -> None:
     """Run every combination of some fields' values, for every seed: mean and spread.
 
@@ -187,50 +174,45 @@ def sweep(
         if field in changes:
             raise FednagError(f"--set {field}: --grid {field} replaces it; leave one out")
     experiments = api.grid(raw, axes, given_seeds(seeds, raw.get("seed", 0)), str(experiment))
-    run_and_report(experiments, out, resume, quiet, chart="sweep")
+    run_and_report(experiments, out, resume, quiet, "sweep", verbose=verbose, json=json)
 
 
-@app.command()
-def show(
+@app.command(name="resume", rich_help_panel=TRAIN)
+def resume_runs(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
 ) -> None:
-    """Tabulate runs that have been written.
+    """Bring interrupted runs to their end, as if they had never stopped.
 
-    Example: fednag show runs/digits
+    Example: fednag resume runs/digits
     """
+    from fednag.api import resume_all
     from fednag.records import find_runs
-    from fednag.report.tables import Curve, ranked
-    from fednag.terminal import ranking
 
-    curves, origins, failed = [], {}, []
-    for folder in find_runs(runs):
-        try:
-            records, info = folder.records(), folder.info()
-            if "records" in info:
-                folder.verify(info)
-        except FednagError as error:
-            failed.append(str(error))
-            continue
-        if not records:
-            continue
-        status = str(info.get("ended") or info.get("status"))
-        if status == "running" and not folder.is_being_written:
-            status = "interrupted"
-        label = str(folder.path)
-        origins[label] = (info["label"], info["seed"])
-        diverged = info.get("status") == "diverged"
-        curves.append(Curve(label, info["seed"], records, status, diverged))
-    if not curves and failed:
-        unless(failed)
-    if not curves:
-        raise FednagError(f"{runs[0]}: its runs have no records yet; wait for the first round")
-    title = f"{len(curves)} runs, best first, by final accuracy"
-    console().print(ranking(ranked(curves), title, origins))
+    folders = find_runs(runs)
+    failed: list[str] = []
+    report(
+        [folder.path.name for folder in folders],
+        lambda started, watch: resume_all(folders, started, watch, failed),
+        quiet,
+        chart=None if len(folders) == 1 else "comparison",
+        again="",
+        verbose=verbose,
+        json=json,
+    )
     unless(failed)
 
 
-@app.command()
-def algorithms() -> None:
+app.command(rich_help_panel=SEE)(watch)
+app.command(rich_help_panel=SEE)(show)
+app.command(name="report", rich_help_panel=SEE)(report_page)
+app.add_typer(export_app, name="export", rich_help_panel=SEE)
+
+
+@app.command(rich_help_panel=KNOW)
+def algorithms(json: Json = False) -> None:
     """List the methods, what they send, and their numbers.
 
     Example: fednag algorithms
@@ -241,13 +223,22 @@ def algorithms() -> None:
 
     from fednag.algorithms import ALGORITHMS
 
-    table = Table("name", "what it does", "down", "up", "numbers (defaults)")
+    rows: list[dict[str, Any]] = []
     for name, cls in ALGORITHMS.items():
         meaning = (cls.__doc__ or "").strip().splitlines()[0]
-        numbers = ", ".join(f"{f.name}={f.default}" for f in fields(cls))  # type: ignore[arg-type]
-        down, up = ("-", "-") if cls.pooled else (" ".join(cls.down), " ".join(cls.up))
-        probe = " + probe" if cls.probes else ""
-        table.add_row(name, meaning, down + probe, up + probe, numbers)
+        numbers = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]
+        down, up = ((), ()) if cls.pooled else (cls.down, cls.up)
+        sent = {"down": list(down), "up": list(up), "probes": cls.probes}
+        rows.append({"name": name, "meaning": meaning, **sent, "numbers": numbers})
+    if json:
+        print_json(rows)
+        return
+    table = Table("name", "what it does", "down", "up", "numbers (defaults)")
+    for row in rows:
+        probe = " + probe" if row["probes"] else ""
+        ways = [(" ".join(row[way]) or "-") + probe for way in ("down", "up")]
+        listed = ", ".join(f"{key}={default}" for key, default in row["numbers"].items())
+        table.add_row(row["name"], row["meaning"], *ways, listed)
     console().print(table)
 
 

@@ -7,14 +7,22 @@ from typing import Annotated
 
 import typer
 
-from fednag.cli.common import Out, console, output
+from fednag.cli.common import Json, Out, Quiet, console, output, print_json
 from fednag.errors import FednagError
 
+
+def _names(incomplete: str) -> list[str]:
+    from fednag.problems.sources import SOURCES
+
+    return [name for name in SOURCES if name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(help="Data set, e.g. mnist.", autocompletion=_names)]
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, download, check, split.")
 
 
 @data_app.command("list")
-def data_list() -> None:
+def data_list(json: Json = False) -> None:
     """List the data sets and whether their files are here.
 
     Example: fednag data list
@@ -25,32 +33,38 @@ def data_list() -> None:
     from fednag.problems.sources import SOURCES, data_folder
 
     folder = data_folder()
-    table = Table("name", "files")
+    states = {}
     for name in [*NAMES, *(n for n in SOURCES if n not in NAMES)]:
         if name not in SOURCES:
-            table.add_row(name, "built in")
+            states[name] = "built in"
             continue
         source = SOURCES[name]
         here = all((folder / source.folder / file.name).is_file() for file in source.files)
-        table.add_row(name, "here" if here else f"missing: fednag data get {name}")
+        states[name] = "here" if here else "missing"
+    if json:
+        print_json({"folder": str(folder), "data": states})
+        return
+    table = Table("name", "files")
+    for name, state in states.items():
+        table.add_row(name, f"missing: fednag data get {name}" if state == "missing" else state)
     terminal = console()
     terminal.print(table)
     terminal.print(f"folder: {folder} (set FEDNAG_DATA to use another)", soft_wrap=True)
 
 
 @data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="Data set, e.g. mnist.")]) -> None:
+def data_get(name: Name, quiet: Quiet = False) -> None:
     """Download a data set from its official address and verify it.
 
     Example: fednag data get mnist
     """
     from fednag.problems.download import get
 
-    print(f"{name} is ready in {get(name)}")
+    print(f"{name} is ready in {get(name, progress=not quiet)}")
 
 
 @data_app.command("check")
-def data_check(name: Annotated[str, typer.Argument(help="Data set, e.g. mnist.")]) -> None:
+def data_check(name: Name, json: Json = False) -> None:
     """Verify the checksums of a data set's files.
 
     Example: fednag data check mnist
@@ -58,7 +72,9 @@ def data_check(name: Annotated[str, typer.Argument(help="Data set, e.g. mnist.")
     from fednag.problems.download import check
 
     statuses = check(name)
-    for path, status in statuses:
+    if json:
+        print_json({str(path): status for path, status in statuses})
+    for path, status in statuses if not json else ():
         print(f"{status:8}{path}")
     bad = [path for path, status in statuses if status != "ok"]
     if bad:
@@ -76,6 +92,7 @@ def data_split(
     skew: Annotated[float | None, typer.Option(help="sizes: exponent.")] = None,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     out: Out = Path("runs"),
+    json: Json = False,
 ) -> None:
     """Show who would hold what: a table worker x class, and a picture of it.
 
@@ -100,11 +117,15 @@ def data_split(
     deal = split(dataset, experiment.split, seed)
     counts = deal.table(dataset.y.numpy(), dataset.classes or 1).tolist()
     folder = output(out)
+    written = save(split_chart(counts, f"{name}, {kind}"), folder / f"split-{name}-{kind}")
+    if json:
+        files = [str(path) for path in written]
+        print_json({"held": counts, "notes": list(deal.notes), "files": files})
+        return
     terminal = console()
     terminal.print(split_table(counts))
     if len(counts) > 30:
         terminal.print(f"… and {len(counts) - 30} more workers")
     terminal.print(f"sizes: {min(deal.sizes)} to {max(deal.sizes)}, {sum(deal.sizes)} in all")
     notes(terminal, deal.notes)
-    written = save(split_chart(counts, f"{name}, {kind}"), folder / f"split-{name}-{kind}")
     paths(terminal, written)

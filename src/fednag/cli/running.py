@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fednag.cli.common import console, output
+from fednag.cli.common import console, output, print_json
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def run_and_report(
     quiet: bool,
     chart: str | None,
     remarks: Sequence[str] = (),
+    verbose: bool = False,
+    json: bool = False,
 ) -> None:
     from fednag.api import run_all
 
@@ -37,6 +39,8 @@ def run_and_report(
         quiet,
         chart,
         remarks,
+        verbose=verbose,
+        json=json,
     )
 
 
@@ -47,16 +51,25 @@ def report(
     chart: str | None,
     remarks: Sequence[str] = (),
     again: str = " with --resume",
+    verbose: bool = False,
+    json: bool = False,
 ) -> None:
-    """Do the work with progress, then a table and a chart of what came of it."""
+    """Do the work with progress, then a table, a chart and a page of what came of it."""
     from fednag.interrupts import Interrupted, Watch
-    from fednag.report.charts import curves_chart, save
-    from fednag.report.tables import ranked
+    from fednag.report.charts import PICTURES, curves_chart, save
+    from fednag.report.document import document
+    from fednag.report.page import write_page
+    from fednag.report.tables import as_data, ranked
+    from fednag.results import sheets
     from fednag.terminal import RunsProgress, notes, paths, ranking
 
+    if quiet and verbose:
+        raise FednagError("--quiet, --verbose: give one of them, not both")
     terminal = console()
+    # What programs read on standard output is the result alone.
+    told = console(stderr=True) if json else terminal
     try:
-        with Watch() as watch, RunsProgress(terminal, labels, quiet) as progress:
+        with Watch() as watch, RunsProgress(told, labels, quiet, verbose) as progress:
             runs = work(progress.started, watch)
     except Interrupted as stopped:
         more = f", or all runs by repeating the command{again}" if len(labels) > 1 else ""
@@ -65,14 +78,25 @@ def report(
     if not runs:
         return
     curves = [run.curve for run in runs]
-    terminal.print(
-        ranking(ranked(curves), "best first, by final accuracy" if len(runs) > 1 else "result")
-    )
-    notes(terminal, [*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)])
+    rows = ranked(curves)
+    said = [*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)]
+    if not json:
+        terminal.print(
+            ranking(rows, "best first, by final accuracy" if len(runs) > 1 else "result")
+        )
+        notes(terminal, said)
     written = [run.folder for run in runs if run.folder]
     stem = written[0] / "curves" if chart is None else written[0].parent / chart
-    written += save(curves_chart(curves), stem)
-    paths(terminal, written)
+    made = save(curves_chart(curves), stem, PICTURES)
+    made.append(write_page(document(sheets(runs)), stem.with_name(f"{stem.name}.html")))
+    if json:
+        folders = [str(run.folder) for run in runs if run.folder]
+        files = [str(path) for path in made]
+        print_json(
+            {"rows": [as_data(r) for r in rows], "runs": folders, "files": files, "notes": said}
+        )
+    else:
+        paths(terminal, [*written, *made])
 
 
 def given_seeds(text: str, otherwise: int) -> list[int]:
@@ -85,10 +109,3 @@ def given_seeds(text: str, otherwise: int) -> list[int]:
     if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= s < 2**31 for s in seeds):
         raise FednagError(f"--seeds {text}: write different whole numbers from 0 up, e.g. 0,1,2")
     return seeds
-
-
-def unless(failed: Sequence[str]) -> None:
-    """Raise what went wrong with some of several runs, if anything did."""
-    if failed:
-        more = f" (and {len(failed) - 1} more like that)" if len(failed) > 1 else ""
-        raise FednagError(failed[0] + more)

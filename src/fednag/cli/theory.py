@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from math import isfinite
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import console, output
+from fednag.cli.common import Json, Set, console, output, plain, print_json
 from fednag.cli.watching import case_of, observe
 from fednag.errors import FednagError
 
@@ -23,10 +22,9 @@ theory_app = typer.Typer(
     help="The paper's theorems: check them on a run, compare bounds, plan eta, tau and T.",
 )
 
-Set = Annotated[
-    list[str], typer.Option("--set", help="Change a field: section.key=value (repeatable).")
+Folder = Annotated[
+    Path, typer.Option("--out", "-o", help="Charts are written to theory/ in this folder.")
 ]
-Folder = Annotated[Path, typer.Option(help="Charts are written to theory/ in this folder.")]
 File = Annotated[
     Path | None, typer.Argument(help="TOML file: constants left out are measured on its run.")
 ]
@@ -48,6 +46,7 @@ def theory_check(
     experiment: Annotated[Path, typer.Argument(help="TOML file: fednag, linear or logistic.")],
     set_: Set = [],  # noqa: B006
     out: Folder = Path("runs"),
+    json: Json = False,
 ) -> None:
     """Run FedNAG beside its virtual centralised updates and test every theorem on the way.
 
@@ -57,6 +56,7 @@ def theory_check(
     """
     from rich.table import Table
 
+    from fednag.records import write_atomically
     from fednag.report.bounds import Panel, bounds_chart
     from fednag.report.charts import save
     from fednag.terminal import notes, paths
@@ -74,10 +74,6 @@ def theory_check(
         figures = [_figure(number) for number in (verdict.measured, verdict.bound, slack)]
         tests = str(verdict.tests) if verdict.tests else "-"
         table.add_row(verdict.claim, verdict.verdict, *figures, tests, verdict.note, style=style)
-    terminal = console()
-    terminal.print(_constants_table(seen))
-    terminal.print(table)
-    notes(terminal, seen.notes)
     folder = output(out / "theory" / seen.name)
     pair = (seen.trajectory, seen.constants)
     panels = [
@@ -89,13 +85,21 @@ def theory_check(
     ]
     written = save(bounds_chart(panels), folder / "check")
     report = {
-        "constants": _plain(asdict(seen.constants)),
+        "constants": plain(asdict(seen.constants)),
         "minimum": {"loss": seen.minimum.loss, "how": seen.minimum.how},
-        "verdicts": [_plain(asdict(verdict)) for verdict in found],
+        "verdicts": [plain(asdict(verdict)) for verdict in found],
+        "experiment": seen.experiment,
     }
     path = folder / "check.json"
-    path.write_text(json.dumps(report, indent=1) + "\n")
-    paths(terminal, [*written, path])
+    write_atomically(path, dumps(report, indent=1) + "\n")
+    if json:
+        print_json(report)
+    else:
+        terminal = console()
+        terminal.print(_constants_table(seen))
+        terminal.print(table)
+        notes(terminal, seen.notes)
+        paths(terminal, [*written, path])
     if any(verdict.verdict == "FAILS" for verdict in found):
         raise typer.Exit(1)
 
@@ -114,6 +118,7 @@ def theory_compare(
     iterations: Iterations = None,
     set_: Set = [],  # noqa: B006
     out: Folder = Path("runs"),
+    json: Json = False,
 ) -> None:
     """FedNAG's bound beside FedAvg's over T, tau, gamma and eta; Theorem 4's claim and the numbers.
 
@@ -132,23 +137,40 @@ def theory_compare(
     given |= {"eta": eta, "gamma": gamma, "tau": tau, "iterations": iterations}
     case = case_of(experiment, given, set_, out)
     setting, T, terminal = case.setting, case.iterations, console()
+    found, rows = axes(setting, T), theorem4_rows(setting, T)
+    unmet = [c for c in theorem4_conditions(setting) if not c.met]
+    claim = "f1(T) < f2(T) for every eta small enough"
+    if unmet:
+        claim = f"nothing: {unmet[0].name} does not hold ({unmet[0].detail})"
+    panels = [
+        Panel(f"over {a.symbol}", a.symbol, "bound", a.rows(), a.symbol in ("T", "eta"))
+        for a in found
+    ]
+    folder = output(out / "theory" / case.name)
+    written = save(bounds_chart(panels, columns=2), folder / "compare")
+    if json:
+        print_json(
+            {
+                "setting": {**asdict(setting), "T": T},
+                "fednag_below_fedavg": {a.symbol: {k: a.where(k) for k in KINDS} for a in found},
+                "theorem4": {"claim": claim, "rows": rows},
+                "eta_bar": thresholds(setting, T),
+                "notes": case.notes,
+                "files": [str(path) for path in written],
+            }
+        )
+        return
     terminal.print(f"{_words(setting)}, T = {T}", soft_wrap=True, highlight=False)
-    found = axes(setting, T)
     table = Table("along", "FedNAG's bound is below FedAvg's, alpha paper", "alpha tight")
     for axis in found:
         table.add_row(axis.symbol, *(axis.where(kind) for kind in KINDS))
     terminal.print(table)
     smaller = Table(title="as eta falls: Theorem 4 claims f1 < f2", title_justify="left")
-    rows = theorem4_rows(setting, T)
     for heading in rows[0]:
         smaller.add_column(heading, justify="right")
     for row in rows:
         smaller.add_row(*(_figure(number, "vacuous") for number in row.values()))
     terminal.print(smaller)
-    unmet = [c for c in theorem4_conditions(setting) if not c.met]
-    claim = "f1(T) < f2(T) for every eta small enough"
-    if unmet:
-        claim = f"nothing: {unmet[0].name} does not hold ({unmet[0].detail})"
     terminal.print(f"Theorem 4 claims: {claim}", soft_wrap=True, highlight=False)
     for kind, threshold in thresholds(setting, T).items():
         text = f"f1(T) < f2(T) for every eta below eta-bar = {_figure(threshold)}"
@@ -157,12 +179,7 @@ def theory_compare(
         terminal.print(f"numerically, alpha {kind}: {text}", soft_wrap=True, highlight=False)
     held = "p, omega and the other constants are held along every axis; a run would have its own"
     notes(terminal, [*case.notes, held])
-    panels = [
-        Panel(f"over {a.symbol}", a.symbol, "bound", a.rows(), a.symbol in ("T", "eta"))
-        for a in found
-    ]
-    folder = output(out / "theory" / case.name)
-    paths(terminal, save(bounds_chart(panels, columns=2), folder / "compare"))
+    paths(terminal, written)
 
 
 @theory_app.command("plan")
@@ -180,6 +197,7 @@ def theory_plan(
     tau: Tau = None,
     set_: Set = [],  # noqa: B006
     out: Folder = Path("runs"),
+    json: Json = False,
 ) -> None:
     """The largest safe eta, the floor of the bound for each tau, and T for a gap.
 
@@ -199,8 +217,21 @@ def theory_plan(
     listed = _taus(taus)
     case = case_of(experiment, given, set_, out)
     setting, terminal = case.setting, console()
-    terminal.print(_words(setting), soft_wrap=True, highlight=False)
     most = largest_eta(setting.beta, setting.gamma)
+    rows = plan_rows(setting, listed or sorted({1, 2, 5, 10, 20, 40, setting.tau}), gap)
+    if json:
+        print_json(
+            {
+                "setting": asdict(setting),
+                "largest_eta": most,
+                "rows": [
+                    {key: getattr(cell, "value", cell) for key, cell in row.items()} for row in rows
+                ],
+                "notes": case.notes,
+            }
+        )
+        return
+    terminal.print(_words(setting), soft_wrap=True, highlight=False)
     verdict = "safe" if setting.eta <= most else "not safe"
     terminal.print(
         f"largest safe eta: {most:.6g} (beta eta (gamma + 1) = 1); eta = {setting.eta:g} is "
@@ -212,7 +243,6 @@ def theory_plan(
     reach = [] if gap is None else [f"T to {gap:g}, alpha {kind}" for kind in KINDS]
     for heading in ("tau", "h(tau)", *(f"floor, alpha {kind}" for kind in KINDS), *reach):
         table.add_column(heading, justify="right")
-    rows = plan_rows(setting, listed or sorted({1, 2, 5, 10, 20, 40, setting.tau}), gap)
     reasons = []
     for row in rows:
         bounds: list[Bound] = [row[f"floor {kind}"] for kind in KINDS]
@@ -269,10 +299,3 @@ def _figure(number: float | None, none: str = "-", whole: bool = False) -> str:
     if number is None:
         return none
     return f"{number:,.0f}" if whole else f"{number:.4g}"
-
-
-def _plain(value: Any) -> Any:
-    """The same for JSON, which has no infinity."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and not isfinite(value) else value

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fednag.cli.common import console, output
+from fednag.cli.common import console, output, unless
 from fednag.cli.planning import time_plan
 from fednag.cli.recording import time_listen, time_record
-from fednag.cli.running import unless
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ class Observed:
     """A run and what was measured on it."""
 
     name: str
+    experiment: dict[str, Any]  # as it was run, for whoever looks for the run these numbers are of
     landscape: Landscape
     algorithm: FedNAG
     minimum: Minimum
@@ -60,7 +61,7 @@ def observe(path: Path, changes: list[str], out: Path) -> Observed:
     experiment = experiment.model_copy(
         update={"engine": experiment.engine.model_copy(update=engine)}
     )
-    _, plan, notes = Builder().plan(experiment)
+    resolved, plan, notes = Builder().plan(experiment)
     if type(plan.algorithm) is not FedNAG:
         raise FednagError(f"{path}: algorithm.name: the theory is about 'fednag'; use it")
     if training.batch:
@@ -82,7 +83,14 @@ def observe(path: Path, changes: list[str], out: Path) -> Observed:
     with terminal.status("measuring constants"):
         constants = measure(landscape, trajectory)
     return Observed(
-        experiment.name, landscape, plan.algorithm, minimum, trajectory, constants, notes
+        experiment.name,
+        resolved.model_dump(mode="json", exclude_none=True),
+        landscape,
+        plan.algorithm,
+        minimum,
+        trajectory,
+        constants,
+        notes,
     )
 
 

@@ -10,23 +10,18 @@ from typing import Any
 import altair as alt
 
 from fednag.errors import FednagError
+from fednag.report.spec import COLOURS, DASHES, Lines, Track, curve_specs, tracks_of
 from fednag.report.tables import Curve
 
-# Okabe and Ito's colours, distinguishable with any colour vision; dashes repeat what they say.
-COLOURS = ["#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933"]
-DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
+__all__ = ["COLOURS", "DASHES", "curves_chart", "lines_chart", "save", "split_chart"]
 
-FORMATS = ("png", "svg", "html")
+PICTURES = ("png", "svg")
+FORMATS = (*PICTURES, "html")
 
 
 def curves_chart(curves: Sequence[Curve]) -> Any:
     """Loss and accuracy over iterations; a line a method, a band of ± one deviation over seeds."""
-    measures = [("loss", "global training loss"), ("accuracy", "test accuracy")]
-    panels = [
-        panel
-        for measure, title in measures
-        if (panel := _panel(curves, measure, title)) is not None
-    ]
+    panels = [lines_chart(lines) for lines in curve_specs(tracks_of(curves))]
     seeds = sorted({curve.seed for curve in curves})
     chart = alt.hconcat(*panels)
     if len(seeds) > 1:
@@ -35,15 +30,16 @@ def curves_chart(curves: Sequence[Curve]) -> Any:
     return chart.configure_axis(grid=True, gridOpacity=0.4).configure_view(stroke="#ccc")
 
 
-def _panel(curves: Sequence[Curve], measure: str, title: str) -> Any:
+def lines_chart(lines: Lines, across: str = "iteration") -> Any:
+    """A chart of lines over one of the things it can be drawn over."""
+    names = {"x": across, "y": lines.measure}
+    names |= {"low": f"{lines.measure}.low", "high": f"{lines.measure}.high"}
     rows = [
-        {"method": c.label, "seed": c.seed, "iteration": r.iteration, measure: getattr(r, measure)}
-        for c in curves
-        for r in c.records
-        if getattr(r, measure) is not None
+        {"method": track.label, **dict(zip(names, point, strict=True))}
+        for track in lines.tracks
+        for point in zip(*(_column(track, name) for name in names.values()), strict=True)
+        if point[1] is not None
     ]
-    if not rows:
-        return None
     # Spelled out, because a band would otherwise lend the legend its pale fill.
     legend = alt.Legend(
         title=None,
@@ -53,40 +49,37 @@ def _panel(curves: Sequence[Curve], measure: str, title: str) -> Any:
         symbolStrokeWidth=2,
         labelLimit=300,
     )
-    methods = list(dict.fromkeys(c.label for c in curves))
-    repeat = range(len(methods))
-    colour = alt.Color(
-        "method:N",
-        scale=alt.Scale(domain=methods, range=[COLOURS[i % len(COLOURS)] for i in repeat]),
-        legend=legend,
-    )
-    dash = alt.StrokeDash(
-        "method:N",
-        scale=alt.Scale(
-            domain=methods, range=[DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in repeat]
-        ),
-        legend=legend,
-    )
-    lowest, highest = (f(row[measure] for row in rows) for f in (min, max))
+    methods = [track.label for track in lines.tracks]
+    styles = [track.style for track in lines.tracks]
+    colours = [COLOURS[i % len(COLOURS)] for i in styles]
+    dashes = [DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in styles]
+    colour = alt.Color("method:N", scale=alt.Scale(domain=methods, range=colours), legend=legend)
+    dash = alt.StrokeDash("method:N", scale=alt.Scale(domain=methods, range=dashes), legend=legend)
+    lowest, highest = (f(row["y"] for row in rows) for f in (min, max))
     scale = alt.Scale(zero=False)
-    if measure == "loss" and lowest > 0:
+    if lines.log:
         scale = alt.Scale(type="log", domain=[lowest * 0.95, highest * 1.05], nice=False)
+        for row in rows:  # a log axis has no place for a band that reaches below 0
+            row["low"] = None if row["low"] is None else max(row["low"], lowest * 0.95)
     base = alt.Chart(alt.InlineData(values=rows)).properties(width=380, height=300)
+    x = alt.X("x:Q", title=lines.across[across], scale=alt.Scale(nice=False))
     line = base.mark_line(strokeWidth=2).encode(
-        x=alt.X("iteration:Q", title="iterations", scale=alt.Scale(nice=False)),
-        y=alt.Y(f"mean({measure}):Q", title=title, scale=scale),
+        x=x,
+        y=alt.Y("y:Q", title=lines.title, scale=scale),
         color=colour,
         strokeDash=dash,
-        tooltip=["method:N", "iteration:Q", alt.Tooltip(f"mean({measure}):Q", format=".4f")],
+        tooltip=["method:N", alt.Tooltip("x:Q", title=across), alt.Tooltip("y:Q", format=".4f")],
     )
-    if len({c.seed for c in curves}) == 1:
+    if all(row["low"] is None for row in rows):
         return line
-    band = base.mark_errorband(extent="stdev", opacity=0.15).encode(
-        x="iteration:Q",
-        y=alt.Y(f"{measure}:Q", title=title, scale=scale),
-        color=colour,
+    band = base.mark_area(opacity=0.15, clip=True).encode(
+        x=x, y=alt.Y("low:Q", title=lines.title, scale=scale), y2="high:Q", color=colour
     )
     return band + line
+
+
+def _column(track: Track, name: str) -> Sequence[float | None]:
+    return track.columns.get(name) or [None] * len(track.columns["runs"])
 
 
 def split_chart(table: Sequence[Sequence[int]], title: str) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import mean, stdev
+from typing import Any
 
 from fednag.records import Record
+from fednag.report.targets import Target
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,19 @@ class Row:
     seconds: float
     diverged: int
     ended: str
+    reached: int = 0  # runs that reached the target; what follows is their mean
+    iterations_to: Spread | None = None
+    megabytes_to: Spread | None = None
+    seconds_to: Spread | None = None
 
 
-def ranked(curves: Sequence[Curve]) -> list[Row]:
+def ranked(curves: Sequence[Curve], target: Target | None = None) -> list[Row]:
     """A row a label, best first: by final accuracy, or final loss where there is none.
 
-    Labels with a diverged run come last.
+    Labels with a diverged run come last. With a target, rows say what it took to reach it.
     """
     labels = list(dict.fromkeys(curve.label for curve in curves))
-    rows = [_row(label, [c for c in curves if c.label == label]) for label in labels]
+    rows = [_row(label, [c for c in curves if c.label == label], target) for label in labels]
 
     def order(row: Row) -> tuple[bool, float, float]:
         accuracy = -row.final_accuracy.mean if row.final_accuracy else 0.0
@@ -76,9 +82,10 @@ def ranked(curves: Sequence[Curve]) -> list[Row]:
     return sorted(rows, key=order)
 
 
-def _row(label: str, curves: Sequence[Curve]) -> Row:
+def _row(label: str, curves: Sequence[Curve], target: Target | None) -> Row:
     kept = [curve for curve in curves if not curve.diverged]
     last = [curve.records[-1] for curve in curves]
+    there = [r for c in curves if target and (r := target.first(c.records)) is not None]
     return Row(
         label=label,
         runs=len(curves),
@@ -91,6 +98,10 @@ def _row(label: str, curves: Sequence[Curve]) -> Row:
         seconds=mean([r.seconds for r in last]),
         diverged=sum(curve.diverged for curve in curves),
         ended="; ".join(dict.fromkeys(curve.ended for curve in curves)),
+        reached=len(there),
+        iterations_to=Spread.of([r.iteration for r in there]),
+        megabytes_to=Spread.of([(r.bytes_up + r.bytes_down) / 1e6 for r in there]),
+        seconds_to=Spread.of([r.seconds for r in there]),
     )
 
 
@@ -123,6 +134,25 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
+def target_headings(target: Target) -> tuple[str, ...]:
+    return tuple(f"{unit} to {target}" for unit in ("iterations", "MB", "seconds"))
+
+
+def target_cells(row: Row) -> tuple[str, ...]:
+    """What the target took, in the order of ``target_headings``."""
+    spreads = (row.iterations_to, row.megabytes_to, row.seconds_to)
+    if not row.reached:
+        return ("not reached", "-", "-")
+    some = "" if row.reached == row.runs else f" ({row.reached} of {row.runs} runs)"
+    first, *rest = (_amount(spread) for spread in spreads)
+    return (first + some, *rest)
+
+
+def as_data(row: Row) -> dict[str, Any]:
+    """A row for machines: plain numbers, None where there is none."""
+    return asdict(row)
+
+
 def render(rows: Sequence[Row]) -> str:
     """A plain-text table."""
     lines = [HEADINGS, *(cells(row) for row in rows)]
@@ -146,3 +176,12 @@ def _number(spread: Spread | None) -> str:
         return "-"
     tail = "" if spread.deviation is None else f" ± {spread.deviation:.4f}"
     return f"{spread.mean:.4f}{tail}"
+
+
+def _amount(spread: Spread | None) -> str:
+    if spread is None:
+        return "-"
+    digits = 0 if spread.mean >= 100 or spread.mean == int(spread.mean) else 1
+    digits = 2 if spread.mean < 1 and spread.mean else digits
+    tail = "" if spread.deviation is None else f" ± {spread.deviation:,.{digits}f}"
+    return f"{spread.mean:,.{digits}f}{tail}"

@@ -1,0 +1,122 @@
+"""``fednag show`` and ``fednag report``: what came of runs that have been written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fednag.cli.common import Json, console, print_json, unless
+from fednag.errors import FednagError
+
+if TYPE_CHECKING:
+    from fednag.report.sheets import Sheet
+
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")]
+Accuracy = Annotated[
+    float | None,
+    typer.Option("--target", help="Accuracy to reach, e.g. 0.9; default: one that all reached."),
+]
+Loss = Annotated[float | None, typer.Option("--loss", help="Loss to reach, instead of --target.")]
+
+
+def show(
+    runs: Runs,
+    each: Annotated[bool, typer.Option("--each", help="A line a run, not a method.")] = False,
+    target: Accuracy = None,
+    loss: Loss = None,
+    json: Json = False,
+) -> None:
+    """Tabulate runs that have been written: methods ranked, mean and spread over seeds.
+
+    Example: fednag show runs/digits --target 0.8
+    """
+    from dataclasses import replace
+
+    from fednag.report.sheets import caveats, told_apart
+    from fednag.report.tables import as_data, ranked
+    from fednag.report.targets import given_target
+    from fednag.terminal import notes, ranking
+
+    asked = given_target(target, loss)
+    sheets, failed = read_runs(runs)
+    said: list[str] = []
+    if each:
+        curves = [replace(s.curve, label=str(s.folder)) for s in sheets]
+        rows = ranked(curves, asked)
+        origins = {str(s.folder): (s.curve.label, s.curve.seed) for s in sheets}
+        title = f"{len(sheets)} runs, best first, by final accuracy"
+    else:
+        kept, said = told_apart(sheets)
+        rows, origins = ranked([sheet.curve for sheet in kept], asked), {}
+        said += caveats(kept)
+        title = f"{len(rows)} methods in {len(kept)} runs, best first, by final accuracy"
+    if json:
+        plain = [as_data(row) for row in rows]
+        if each:
+            plain = [
+                {"folder": row.label, **data, "label": origins[row.label][0]}
+                | {"seed": origins[row.label][1]}
+                for row, data in zip(rows, plain, strict=True)
+            ]
+        print_json({"rows": plain, "target": str(asked) if asked else None, "notes": said})
+    else:
+        terminal = console()
+        terminal.print(ranking(rows, title, origins, asked))
+        notes(terminal, said)
+    unless(failed)
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    target: Accuracy = None,
+    loss: Loss = None,
+    fleet: Annotated[
+        str, typer.Option(help="Devices to replay the runs on: a shipped fleet's name, or a file.")
+    ] = "",
+    title: Annotated[str, typer.Option(help="Heading; default: the experiments' names.")] = "",
+    json: Json = False,
+) -> None:
+    """Write one page about runs: ranking, charts, splits, settings. It needs no network.
+
+    Example: fednag report runs/digits -o report.html
+    """
+    from fednag.report.document import document
+    from fednag.report.overlay import bounds
+    from fednag.report.page import write_page
+    from fednag.report.targets import given_target
+    from fednag.report.timing import recorded_times
+
+    asked = given_target(target, loss)
+    if out.is_dir():
+        raise FednagError(f"--out {out}: is a folder; name the page, e.g. {out / 'report.html'}")
+    sheets, failed = read_runs(runs)
+    times = recorded_times(sheets)
+    if fleet:
+        from fednag.cli.replaying import replayed
+
+        sheets, times = replayed(sheets, fleet)
+    page = document(sheets, asked, title, bounds(sheets), times)
+    path = write_page(page, out)
+    if json:
+        print_json({"wrote": str(path), "sentence": page["sentence"], "rows": page["ranking"]})
+    else:
+        terminal = console()
+        terminal.print(page["sentence"], soft_wrap=True, highlight=False)
+        terminal.print(f"wrote {path}", soft_wrap=True, highlight=False)
+    unless(failed)
+
+
+def read_runs(runs: list[Path]) -> tuple[list[Sheet], list[str]]:
+    from fednag.records import find_runs
+    from fednag.report.sheets import read_sheets
+
+    sheets, failed = read_sheets(find_runs(runs))
+    if not sheets:
+        unless(failed)
+        raise FednagError(f"{runs[0]}: its runs have no records yet; wait for the first round")
+    return sheets, failed

@@ -1,0 +1,513 @@
+"use strict";
+(() => {
+  const SVG = "http://www.w3.org/2000/svg";
+  const PARTS = ["compute", "down", "up", "waiting"];
+  const PART_COLOURS = { compute: "var(--s1)", down: "var(--s2)", up: "var(--s4)", waiting: "var(--line)" };
+  const MARKERS = [
+    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0", "M-3.5,-3.5h7v7h-7z", "M0,-4.5L4.3,3.5H-4.3z",
+    "M0,-5L5,0L0,5L-5,0z", "M0,4.5L4.3,-3.5H-4.3z", "M-1.3,-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
+  ];
+  let doc = JSON.parse(document.getElementById("data").textContent);
+  const state = { across: "iteration", hidden: new Set(), log: {}, worker: 0, split: 0, fleet: 0, all: false };
+  let redraws = [];
+
+  // Text is only ever set as text: labels come from files and may hold anything.
+  function el(tag, attributes = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name === "on") for (const [event, handler] of Object.entries(value)) node.addEventListener(event, handler);
+      else if (value === true) node.setAttribute(name, "");
+      else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
+    }
+    node.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+    return node;
+  }
+  function shape(tag, attributes = {}, text) {
+    const node = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    if (text !== undefined) node.textContent = text;
+    return node;
+  }
+  const colour = (style) => `var(--s${style % doc.colours.length})`;
+  const dash = (style) => {
+    const pattern = doc.dashes[(style + Math.floor(style / doc.colours.length)) % doc.dashes.length];
+    return pattern[1] ? pattern.join(" ") : "none";
+  };
+  const marker = (style) => MARKERS[style % MARKERS.length];
+  function swatch(style) {
+    const drawn = shape("svg", { width: 30, height: 14, viewBox: "0 0 30 14", class: "key", "aria-hidden": "true" });
+    drawn.append(
+      shape("line", { x1: 0, x2: 30, y1: 7, y2: 7, stroke: colour(style), "stroke-width": 2.4, "stroke-dasharray": dash(style) }),
+      shape("path", { d: marker(style), transform: "translate(15 7)", fill: colour(style) }),
+    );
+    return drawn;
+  }
+
+  const plain = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+  function units(value) {
+    const names = ["B", "kB", "MB", "GB", "TB"];
+    let step = 0;
+    while (Math.abs(value) >= 1000 && step < names.length - 1) { value /= 1000; step += 1; }
+    return `${plain.format(value)} ${names[step]}`;
+  }
+  function shown(value, kind) {
+    if (value === null || value === undefined) return "–";
+    if (kind === "percent") return `${(value * 100).toFixed(2)} %`;
+    if (kind === "bytes") return units(value);
+    if (kind === "seconds") return `${plain.format(value)} s`;
+    if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e7)) return value.toExponential(3);
+    return plain.format(value);
+  }
+  function ticks(low, high, count) {
+    const raw = (high - low) / Math.max(1, count);
+    const power = 10 ** Math.floor(Math.log10(raw));
+    const step = [1, 2, 5, 10].find((factor) => raw <= factor * power) * power;
+    const found = [];
+    for (let k = Math.ceil(low / step - 1e-9); k * step <= high * (1 + 1e-12) + step * 1e-9; k += 1) found.push(Number((k * step).toPrecision(12)));
+    return found;
+  }
+  function logTicks(low, high, count) {
+    const found = [];
+    for (const factors of [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 5, 7]]) {
+      found.length = 0;
+      for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1)
+        for (const factor of factors) {
+          const value = Number((factor * 10 ** power).toPrecision(3));
+          if (value >= low * 0.999 && value <= high * 1.001) found.push(value);
+        }
+      if (found.length >= Math.min(4, count)) break;
+    }
+    if (found.length < 3) return ticks(low, high, count);
+    const every = Math.ceil(found.length / (count + 2));
+    return found.filter((_, place) => place % every === 0);
+  }
+
+  // One chart of lines: `spec` says what, `tracks` are its columns, `across` the column along x.
+  function lineChart(spec, tracks, across, name, extras = []) {
+    const plot = el("div", { class: "plot" });
+    const tip = el("div", { class: "tip", role: "status", "aria-live": "polite", hidden: true });
+    plot.append(tip);
+    let picture = null;
+    let cursor = null;
+    const measure = spec.measure;
+    const kindX = { bytes: "bytes", seconds: "seconds", clock: "seconds" }[across] || "number";
+    const kindY = spec.percent ? "percent" : "number";
+    const visible = () => tracks.filter((track) => !state.hidden.has(track.label));
+
+    function draw() {
+      const width = Math.max(260, plot.clientWidth);
+      const height = Math.round(Math.min(340, Math.max(240, width * 0.62)));
+      const shownTracks = visible();
+      const lines = [...shownTracks.filter((track) => track.columns[across]), ...extras.filter((extra) => extra.columns[across] && !state.hidden.has(extra.label))];
+      const xs = [], ys = [];
+      for (const track of lines) track.columns[across].forEach((x, i) => {
+        const y = track.columns[measure][i];
+        if (x !== null && y !== null && y !== undefined) { xs.push(x); ys.push(y); }
+      });
+      const old = picture;
+      picture = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0", "data-chart": spec.key });
+      picture.setAttribute("aria-label", description(shownTracks));
+      if (old) { const focused = document.activeElement === old; old.replaceWith(picture); if (focused) picture.focus({ preventScroll: true }); }
+      else plot.prepend(picture);
+      if (!xs.length) { picture.append(shape("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "all methods are hidden")); return; }
+      const bounds = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
+      let [x0, x1] = bounds(xs), [y0, y1] = bounds(ys);
+      const log = (state.log[spec.key] ?? spec.log) && y0 > 0;
+      if (!log) for (const track of shownTracks) {
+        const low = track.columns[`${measure}.low`], high = track.columns[`${measure}.high`];
+        if (low) { const [a] = bounds(low.filter((v) => v !== null)), b = bounds(high.filter((v) => v !== null))[1]; y0 = Math.min(y0, a); y1 = Math.max(y1, b); }
+      }
+      if (spec.percent) { y0 = Math.max(0, y0); y1 = Math.min(1, y1); }
+      if (x0 === x1) { x0 -= 0.5; x1 += 0.5; }
+      if (log) { y0 *= 0.95; y1 *= 1.05; } else { const pad = (y1 - y0) * 0.04 || Math.abs(y1) * 0.1 || 0.5; y0 -= spec.percent ? Math.min(pad, y0) : pad; y1 += pad; }
+      const up = log ? logTicks(y0, y1, 6) : ticks(y0, y1, 6);
+      const texts = up.map((v) => spec.percent ? `${plain.format(v * 100)} %` : shown(v));
+      const left = Math.max(40, ...texts.map((t) => t.length * 7 + 12)) + 16, right = 14, top = 8, bottom = 44;
+      const X = (v) => left + (v - x0) / (x1 - x0) * (width - left - right);
+      const f = log ? Math.log : (v) => v;
+      const Y = (v) => { const at = (f(v) - f(y0)) / (f(y1) - f(y0)); return top + (1 - Math.min(1.02, Math.max(-0.02, Number.isNaN(at) ? 0 : at))) * (height - top - bottom); };
+      up.forEach((v, i) => picture.append(
+        shape("line", { x1: left, x2: width - right, y1: Y(v), y2: Y(v), stroke: "var(--grid)" }),
+        shape("text", { x: left - 7, y: Y(v) + 4, "text-anchor": "end" }, texts[i])));
+      for (const v of ticks(x0, x1, width < 420 ? 4 : 7)) picture.append(
+        shape("line", { x1: X(v), x2: X(v), y1: top, y2: height - bottom, stroke: "var(--grid)" }),
+        shape("text", { x: X(v), y: height - bottom + 17, "text-anchor": "middle" }, kindX === "bytes" ? units(v) : plain.format(v)));
+      picture.append(
+        shape("text", { x: (left + width - right) / 2, y: height - 7, "text-anchor": "middle", class: "axis-title" }, spec.across[across]),
+        shape("text", { transform: `translate(12 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle", class: "axis-title" }, spec.title + (log ? " (log)" : "")));
+      if (spec.level !== null && spec.level !== undefined && spec.level >= y0 && spec.level <= y1) picture.append(
+        shape("line", { x1: left, x2: width - right, y1: Y(spec.level), y2: Y(spec.level), stroke: "var(--soft)", "stroke-dasharray": "2 4" }),
+        shape("text", { x: left + 5, y: Y(spec.level) - 5, class: "cell-label" }, `target ${doc.target}`));
+      for (const track of shownTracks) if (track.columns[across]) band(track, X, Y, y0);
+      for (const track of lines) stroke(track, X, Y, width - left - right, lines.indexOf(track), lines.length);
+      interact(width, height, left, right, top, bottom, X, Y, x0, x1, lines);
+      if (cursor !== null) point(cursor, false);
+    }
+
+    function band(track, X, Y, floor) {
+      const low = track.columns[`${measure}.low`], high = track.columns[`${measure}.high`];
+      if (!low) return;
+      let there = [];
+      const flush = () => {
+        if (there.length > 1) {
+          const forth = there.map((i) => `${X(track.columns[across][i]).toFixed(1)},${Y(high[i]).toFixed(1)}`);
+          const back = there.slice().reverse().map((i) => `${X(track.columns[across][i]).toFixed(1)},${Y(Math.max(low[i], floor)).toFixed(1)}`);
+          picture.append(shape("path", { d: `M${forth.join("L")}L${back.join("L")}Z`, fill: colour(track.style), opacity: 0.15, class: "band" }));
+        }
+        there = [];
+      };
+      low.forEach((v, i) => { if (v === null) flush(); else there.push(i); });
+      flush();
+    }
+
+    function stroke(track, X, Y, span, place, count) {
+      const columns = track.columns, ys = columns[measure];
+      const group = shape("g", { class: "line", "data-label": track.label });
+      // Paler where only some of the runs have come that far.
+      let path = "", pale = null;
+      const flush = () => { if (path.includes("L")) group.append(shape("path", { d: path, fill: "none", stroke: colour(track.style), "stroke-width": track.bound ? 1.6 : 2.2, "stroke-linejoin": "round", "stroke-dasharray": dash(track.style), opacity: pale ? 0.45 : 1 })); };
+      let last = null;
+      const dots = [];
+      columns[across].forEach((x, i) => {
+        const y = ys[i];
+        if (x === null || y === null || y === undefined) { flush(); path = ""; last = null; return; }
+        const at = `${X(x).toFixed(1)},${Y(y).toFixed(1)}`, thin = columns.runs && columns.runs[i] < track.runs;
+        if (thin !== pale) { flush(); path = last && path ? `M${last}` : ""; pale = thin; }
+        path += (path ? "L" : "M") + at;
+        last = at;
+        dots.push([X(x), Y(y)]);
+      });
+      flush();
+      // Markers at a few places, staggered, so that lines can be told without their colours.
+      const gap = Math.max(70, span / 7);
+      let next = dots.length ? dots[0][0] + gap * (0.25 + 0.6 * place / Math.max(1, count)) : 0;
+      dots.forEach(([x, y], i) => {
+        if (x >= next || (dots.length < 3 && i === dots.length - 1)) { group.append(shape("path", { d: marker(track.style), transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, fill: colour(track.style), class: "marker" })); next = x + gap; }
+      });
+      picture.append(group);
+    }
+
+    let point = () => {};
+    function interact(width, height, left, right, top, bottom, X, Y, x0, x1, lines) {
+      const rule = shape("line", { y1: top, y2: height - bottom, stroke: "var(--soft)", "stroke-width": 1, visibility: "hidden" });
+      const spots = shape("g", {});
+      picture.append(rule, spots);
+      const places = [...new Set(lines.flatMap((t) => t.columns[across].filter((x, i) => x !== null && t.columns[measure][i] !== null)))].sort((a, b) => a - b);
+      const at = (track, x) => {
+        // The last point not after x: what the method had reached by then.
+        const column = track.columns[across];
+        let low = 0, high = column.length - 1, found = -1;
+        while (low <= high) { const middle = (low + high) >> 1; if (column[middle] <= x * (1 + 1e-12)) { found = middle; low = middle + 1; } else high = middle - 1; }
+        return found >= 0 && !(found === column.length - 1 && column[found] < x * (1 - 1e-9)) ? found : -1;
+      };
+      point = (x, announce) => {
+        cursor = x;
+        rule.setAttribute("x1", X(x)); rule.setAttribute("x2", X(x)); rule.setAttribute("visibility", "visible");
+        spots.replaceChildren();
+        const rows = lines.map((track) => ({ track, i: at(track, x) })).filter(({ track, i }) => i >= 0 && track.columns[measure][i] !== null);
+        rows.sort((a, b) => (b.track.columns[measure][b.i] - a.track.columns[measure][a.i]) * (spec.percent ? 1 : -1));
+        const table = el("table");
+        for (const { track, i } of rows) {
+          const y = track.columns[measure][i], low = (track.columns[`${measure}.low`] || [])[i];
+          spots.append(shape("circle", { cx: X(track.columns[across][i]), cy: Y(y), r: 3.5, fill: colour(track.style), stroke: "var(--card)" }));
+          const spread = low === null || low === undefined ? "" : ` ± ${spec.percent ? ((y - low) * 100).toFixed(2) : shown(y - low)}`;
+          const part = track.columns.runs && track.columns.runs[i] < track.runs ? ` (${track.columns.runs[i]} of ${track.runs} runs)` : "";
+          table.append(el("tr", {}, el("td", {}, swatch(track.style)), el("td", {}, track.label), el("td", { class: "num" }, shown(y, kindY) + spread + part)));
+        }
+        tip.replaceChildren(el("strong", {}, `${spec.across[across]}: ${shown(x, kindX)}`), table);
+        tip.setAttribute("aria-live", announce ? "polite" : "off");
+        tip.hidden = false;
+        const room = plot.clientWidth;
+        const beside = X(x) + 14 + tip.offsetWidth <= room ? X(x) + 14 : X(x) - 14 - tip.offsetWidth;
+        tip.style.left = `${Math.max(0, Math.min(beside, room - tip.offsetWidth))}px`;
+        tip.style.top = `${top + 6}px`;
+      };
+      const leave = () => { cursor = null; tip.hidden = true; rule.setAttribute("visibility", "hidden"); spots.replaceChildren(); };
+      const nearest = (x) => places.reduce((best, p) => (Math.abs(p - x) < Math.abs(best - x) ? p : best), places[0]);
+      const follow = (event) => {
+        const box = picture.getBoundingClientRect();
+        const x = x0 + (event.clientX - box.left - left) / (width - left - right) * (x1 - x0);
+        point(nearest(x), false);
+      };
+      picture.addEventListener("pointermove", follow);
+      picture.addEventListener("pointerdown", follow);
+      picture.addEventListener("pointerleave", leave);
+      picture.addEventListener("blur", leave);
+      picture.addEventListener("keydown", (event) => {
+        const now = cursor === null ? -1 : places.indexOf(nearest(cursor));
+        const last = places.length - 1;
+        const moves = { ArrowRight: now + 1, ArrowLeft: cursor === null ? last : now - 1, PageUp: now + Math.ceil(last / 10), PageDown: now - Math.ceil(last / 10), Home: 0, End: last };
+        if (event.key === "Escape") { leave(); return; }
+        if (!(event.key in moves)) return;
+        event.preventDefault();
+        point(places[Math.min(last, Math.max(0, moves[event.key]))], true);
+      });
+    }
+
+    function description(lines) {
+      const parts = lines.map((track) => {
+        const values = track.columns[measure].filter((v) => v !== null && v !== undefined);
+        return values.length ? `${track.label} from ${shown(values[0], kindY)} to ${shown(values[values.length - 1], kindY)}` : track.label;
+      });
+      return `${name || spec.title} over ${spec.across[across]}: ${parts.join("; ")}. Arrow keys read values.`;
+    }
+
+    const details = el("details", { class: "noprint" }, el("summary", {}, "Values as a table"));
+    details.addEventListener("toggle", () => {
+      if (!details.open || details.children.length > 1) return;
+      details.append(valuesTable(spec, visible(), across, kindX, kindY));
+    });
+    redraws.push(draw);
+    return el("figure", {}, el("figcaption", {}, el("h3", {}, name || spec.title), spec.log && logSwitch(spec)), plot, details);
+  }
+
+  function logSwitch(spec) {
+    const on = state.log[spec.key] ?? spec.log;
+    return el("button", { type: "button", class: "noprint", "aria-pressed": String(on), "data-key": `log-${spec.key}`, on: { click: () => { state.log[spec.key] = !on; render(); } } }, on ? "log scale" : "linear scale");
+  }
+
+  function valuesTable(spec, tracks, across, kindX, kindY) {
+    const all = [...new Set(tracks.flatMap((track) => track.columns[across] || []))].filter((x) => x !== null).sort((a, b) => a - b);
+    const step = Math.max(1, Math.ceil(all.length / 60));
+    const places = all.filter((_, i) => i % step === 0 || i === all.length - 1);
+    const head = el("tr", {}, el("th", { scope: "col" }, spec.across[across]), ...tracks.map((t) => el("th", { scope: "col" }, t.label)));
+    const body = places.map((x) => el("tr", {}, el("th", { scope: "row" }, shown(x, kindX)), ...tracks.map((track) => {
+      const i = (track.columns[across] || []).indexOf(x);
+      return el("td", {}, i < 0 ? "" : shown(track.columns[spec.measure][i], kindY));
+    })));
+    const caption = step > 1 ? el("p", { class: "soft" }, `Every ${step}th of ${all.length} points; records.jsonl has them all.`) : null;
+    return el("div", { class: "values", tabindex: "0", role: "region", "aria-label": `values of ${spec.title}` }, caption, el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)));
+  }
+
+  function section(id, title, ...children) {
+    return el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), ...children);
+  }
+
+  function ranking() {
+    const { headings, rows } = doc.table;
+    const head = el("tr", {}, ...headings.map((text, i) => el("th", { scope: "col", class: i === 0 || i === headings.length - 1 ? "text" : false }, text)));
+    const body = rows.map((cells, place) => el("tr", { class: doc.methods[place].diverged ? "diverged" : false },
+      ...cells.map((text, i) => i === 0
+        ? el("th", { scope: "row" }, swatch(doc.methods[place].style), " ", text)
+        : el("td", { class: i === headings.length - 1 ? "text" : false }, text))));
+    const note = doc.target ? `Best first, by final accuracy (or loss, where there is none); ± one standard deviation over seeds. Target: ${doc.target}.` : "Best first; ± one standard deviation over seeds.";
+    return section("ranking", "Ranking", scroll("ranking table", el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body))), el("p", { class: "soft" }, note));
+  }
+  const scroll = (label, ...children) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
+
+  function curves() {
+    const choices = Object.entries(doc.charts[0]?.across || {}).filter(([key]) => doc.tracks.some((t) => (t.columns[key] || []).some((v) => v > 0)));
+    const buttons = choices.map(([key, title]) => el("button", { type: "button", class: "on", "aria-pressed": String(state.across === key), "data-key": `x-${key}`, title, on: { click: () => { state.across = key; render(); } } }, { iteration: "iterations", round: "rounds", bytes: "bytes", seconds: "seconds", clock: "device seconds" }[key] || key));
+    const legend = el("ul", { class: "legend", "aria-label": "methods: press to hide or show" }, ...[...doc.methods, ...doc.overlays].map(({ label, style }) => el("li", {}, el("button", {
+      type: "button", "aria-pressed": String(!state.hidden.has(label)), "data-key": `m-${label}`,
+      on: { click: () => { if (!state.hidden.delete(label)) state.hidden.add(label); render(); } },
+    }, swatch(style), label))));
+    const all = el("button", { type: "button", "data-key": "all", on: { click: () => { if (state.hidden.size) state.hidden.clear(); else doc.methods.forEach(({ label }) => state.hidden.add(label)); render(); } } }, state.hidden.size ? "Show all" : "Hide all");
+    const charts = doc.charts.map((spec) => lineChart(spec, doc.tracks, state.across, "", spec.measure === "loss" ? doc.overlays : []));
+    const several = doc.tracks.some((track) => track.runs > 1);
+    const notes = [several ? "Lines are means over seeds, bands one standard deviation; a line is paler where only some of its runs have come that far." : null,
+      state.across === "seconds" ? "Seconds are those of the machine that simulated it, not of devices." : null,
+      doc.overlays.length ? "Bounds are those of FedNAG's Theorem 3, with the constants `fednag theory check` measured." : null].filter(Boolean);
+    return section("curves", "Loss and accuracy",
+      el("div", { class: "bar" }, el("div", { class: "group" }, el("span", { id: "across" }, "Over"), el("div", { class: "seg", role: "group", "aria-labelledby": "across" }, ...buttons)), all),
+      legend, el("div", { class: "charts" }, ...charts), ...notes.map((text) => el("p", { class: "soft" }, text)));
+  }
+
+  function chooser(id, label, names, key) {
+    if (names.length < 2) return null;
+    return el("label", { class: "group" }, label, el("select", { id, "data-key": id, on: { change: (event) => { state[key] = event.target.selectedIndex; render(); } } },
+      ...names.map((name, i) => el("option", { selected: i === state[key] }, name))));
+  }
+
+  function workers() {
+    if (!doc.workers.length) return null;
+    state.worker = Math.min(state.worker, doc.workers.length - 1);
+    const chosen = doc.workers[state.worker];
+    const spec = { key: "workers", title: "loss on a worker's own data", measure: "loss", across: { iteration: "iterations" }, log: chosen.tracks.every((t) => t.columns.loss.every((v) => v === null || v > 0)), percent: false, level: null };
+    return section("workers", "Loss of each worker",
+      el("div", { class: "bar" }, chooser("worker-method", "Method", doc.workers.map((w) => w.label), "worker")),
+      el("ul", { class: "legend" }, ...chosen.tracks.map((t) => el("li", { class: "soft" }, swatch(t.style), " ", t.label))),
+      lineChart(spec, chosen.tracks, "iteration", `${chosen.label}, seed ${chosen.seed}`));
+  }
+
+  function splits() {
+    if (!doc.splits.length) return null;
+    state.split = Math.min(state.split, doc.splits.length - 1);
+    const { title, rows, columns, cells } = doc.splits[state.split];
+    const most = Math.max(1, ...cells.flat());
+    const plot = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${rows} by ${columns}` });
+    const height = cells.length <= 40 ? 24 : Math.max(3, Math.floor(900 / cells.length));
+    const wide = Math.max(cells[0].length <= 20 ? 34 : 9, Math.min(64, Math.floor(900 / cells[0].length)));
+    const picture = shape("svg", { width: 70 + wide * cells[0].length, height: 44 + height * cells.length, role: "img", "data-chart": "split",
+      "aria-label": `samples of each class at each of ${cells.length} workers; darker is more, at most ${most}. The table below has the numbers.` });
+    cells.forEach((row, w) => {
+      if (height > 10 || w % 10 === 0) picture.append(shape("text", { x: 60, y: w * height + height / 2 + 4, "text-anchor": "end" }, height > 10 ? `worker ${w}` : String(w)));
+      row.forEach((count, c) => {
+        const part = count / most;
+        const cell = shape("rect", { x: 66 + c * wide, y: w * height, width: wide - 1, height: Math.max(1, height - 1), fill: `rgba(var(--heat), ${count ? (0.08 + 0.92 * part).toFixed(3) : 0})`, stroke: height > 10 ? "var(--grid)" : "none" });
+        cell.append(shape("title", {}, `worker ${w}, class ${c}: ${count} samples`));
+        picture.append(cell);
+        if (height > 10 && wide >= 30 && count) {
+          const text = shape("text", { x: 66 + c * wide + wide / 2, y: w * height + height / 2 + 4, "text-anchor": "middle", class: "cell-label", "pointer-events": "none" }, String(count));
+          text.style.fill = part > 0.5 ? "var(--card)" : "var(--ink)";
+          picture.append(text);
+        }
+      });
+    });
+    cells[0].forEach((_, c) => { if (wide >= 18 || c % 10 === 0) picture.append(shape("text", { x: 66 + c * wide + wide / 2, y: cells.length * height + 15, "text-anchor": "middle" }, String(c))); });
+    picture.append(shape("text", { x: 66 + wide * cells[0].length / 2, y: cells.length * height + 34, "text-anchor": "middle", class: "axis-title" }, columns));
+    plot.append(picture);
+    const head = el("tr", {}, el("th", { scope: "col" }, rows), ...cells[0].map((_, c) => el("th", { scope: "col" }, `${columns} ${c}`)));
+    const body = cells.slice(0, 200).map((row, w) => el("tr", {}, el("th", { scope: "row" }, String(w)), ...row.map((count) => el("td", {}, String(count)))));
+    return section("split", "Who holds what",
+      el("div", { class: "bar" }, chooser("split-choice", "Split", doc.splits.map((s) => s.title), "split")),
+      el("p", { class: "soft" }, `Training samples of each class at each worker: ${title}.`), plot,
+      el("details", { class: "noprint" }, el("summary", {}, "Values as a table"), el("div", { class: "values" }, el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)))));
+  }
+
+  function times() {
+    if (!doc.times.length) return null;
+    state.fleet = Math.min(state.fleet, doc.times.length - 1);
+    const { title, rows } = doc.times[state.fleet];
+    const methods = [...new Set(rows.map((row) => row.method))];
+    const longest = Math.max(...rows.map((row) => PARTS.reduce((sum, part) => sum + (row[part] || 0), 0))) || 1;
+    const plot = el("div", { class: "plot" });
+    const draw = () => {
+      const width = Math.max(280, plot.clientWidth), left = 150, step = 20;
+      let y = 0;
+      const picture = shape("svg", { width, role: "img", "data-chart": "times", "aria-label": "seconds of an average round on each device: computing, receiving, sending, waiting; the table below has the numbers" });
+      for (const method of methods) {
+        picture.append(shape("text", { x: 0, y: y + 14, class: "axis-title" }, method));
+        y += step;
+        for (const row of rows.filter((r) => r.method === method)) {
+          picture.append(shape("text", { x: left - 8, y: y + 13, "text-anchor": "end" }, row.device.length > 20 ? `${row.device.slice(0, 19)}…` : row.device));
+          let x = left;
+          for (const part of PARTS) {
+            const size = (row[part] || 0) / longest * (width - left - 10);
+            const bar = shape("rect", { x, y: y + 2, width: Math.max(0, size), height: step - 5, fill: PART_COLOURS[part] });
+            bar.append(shape("title", {}, `${method}, ${row.device}: ${part} ${shown(row[part], "seconds")}`));
+            picture.append(bar);
+            x += size;
+          }
+          y += step;
+        }
+        y += 6;
+      }
+      picture.setAttribute("height", y + 20);
+      for (const v of ticks(0, longest, 5)) picture.append(shape("text", { x: left + v / longest * (width - left - 10), y: y + 12, "text-anchor": "middle" }, `${plain.format(v)} s`));
+      plot.replaceChildren(picture);
+    };
+    redraws.push(draw);
+    const key = el("ul", { class: "legend" }, ...PARTS.map((part) => {
+      const box = shape("svg", { width: 14, height: 14, class: "key", "aria-hidden": "true" });
+      box.append(shape("rect", { width: 14, height: 14, fill: PART_COLOURS[part] }));
+      return el("li", { class: "soft" }, box, ` ${part}`);
+    }));
+    const head = el("tr", {}, ...["method", "device", ...PARTS].map((t) => el("th", { scope: "col" }, t)));
+    const body = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.method), el("td", { class: "text" }, row.device), ...PARTS.map((part) => el("td", {}, shown(row[part], "seconds")))));
+    return section("times", "Where devices' time goes", el("div", { class: "bar" }, chooser("fleet-choice", "Fleet", doc.times.map((t) => t.title), "fleet")),
+      el("p", { class: "soft" }, `Seconds of an average round on each device: ${title}.`), key, plot,
+      el("details", { class: "noprint" }, el("summary", {}, "Values as a table"), el("div", { class: "values" }, el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)))));
+  }
+
+  function settings() {
+    const { labels, rows } = doc.settings;
+    if (!rows.length) return null;
+    const apart = rows.filter((row) => row.differs);
+    const chosen = state.all || !apart.length ? rows : apart;
+    const same = (row) => row.values.every((v) => v === row.values[0]);
+    const single = labels.length === 1;
+    const head = el("tr", {}, el("th", { scope: "col" }, "setting"), ...(single ? ["value"] : labels).map((label) => el("th", { scope: "col", class: "text" }, label)));
+    const line = (row) => el("tr", { class: row.differs ? "differs" : false }, el("th", { scope: "row" }, row.field),
+      ...(same(row) && labels.length > 1 ? [el("td", { class: "text", colspan: labels.length }, row.values[0])] : row.values.map((v) => el("td", { class: "text" }, v))));
+    const words = single ? "Everything that decides this run." : apart.length ? `${apart.length} of ${rows.length} settings differ between methods (marked).` : "All settings are the same.";
+    const more = apart.length ? el("button", { type: "button", "aria-pressed": String(state.all), "data-key": "settings", class: "noprint", on: { click: () => { state.all = !state.all; render(); } } }, state.all ? "Only differences" : "All settings") : null;
+    return section("settings", "Settings", el("div", { class: "bar" }, el("span", { class: "soft" }, words), more), scroll("settings", el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...chosen.map(line)))));
+  }
+
+  function runs() {
+    const about = (run) => [run.versions, run.platform].filter(Boolean).join("; ");
+    const alike = doc.runs.every((run) => about(run) === about(doc.runs[0]));
+    const head = el("tr", {}, ...["run", "seed", "state", "repeat it with"].map((t) => el("th", { scope: "col", class: "text" }, t)));
+    const body = doc.runs.map((run) => {
+      const far = run.running && run.rounds ? el("progress", { max: run.rounds, value: run.round, "aria-label": `round ${run.round} of ${run.rounds}` }) : null;
+      const words = run.running ? ` round ${run.round} of ${run.rounds ?? "?"}` : run.state;
+      const command = run.command ? el("code", {}, run.command) : "your Python script: a part of it was a Python object, or it has no folder";
+      const more = [...run.notes.map((note) => `note: ${note}`), alike ? "" : about(run)].filter(Boolean);
+      return el("tr", {}, el("th", { scope: "row" }, run.label), el("td", { class: "text" }, String(run.seed)), el("td", { class: "text" }, far, words),
+        el("td", { class: "text command" }, command, ...more.map((text) => el("div", { class: "soft" }, text))));
+    });
+    const table = scroll("runs", el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)));
+    const first = doc.runs[0]?.started, times = doc.runs.map((run) => run.started).filter(Boolean).sort();
+    const words = [alike && about(doc.runs[0]) ? `Made with ${about(doc.runs[0])}.` : null,
+      first ? `Started ${times[0]}${times.length > 1 ? ` to ${times[times.length - 1]}` : ""}.` : null].filter(Boolean).join(" ");
+    const part = section("runs", "Runs, and how to repeat them", words ? el("p", { class: "soft" }, words) : null, table);
+    part.classList.add("long");
+    return part;
+  }
+
+  function render() {
+    const main = document.getElementById("main");
+    const focused = document.activeElement?.getAttribute?.("data-key");
+    const opened = [...main.querySelectorAll("details")].map((node) => node.open);
+    const places = [...main.querySelectorAll(".scroll, .values")].map((node) => [node.scrollLeft, node.scrollTop]);
+    redraws = [];
+    document.getElementById("title").textContent = doc.title;
+    document.title = `${doc.title} · fednag`;
+    document.getElementById("kind").textContent = doc.live ? "live" : "report";
+    const notes = doc.notes.map((text) => el("p", { class: "notice" }, text));
+    const empty = !doc.methods.length;
+    main.replaceChildren(...[el("p", { class: "lead", id: "lead" }, doc.sentence), ...notes, ...(empty ? [] : [ranking(), doc.charts.length ? curves() : null, workers(), splits(), times(), settings(), runs()])].filter(Boolean));
+    redraws.forEach((draw) => draw());
+    [...main.querySelectorAll("details")].forEach((node, i) => { if (opened[i]) node.open = true; });
+    [...main.querySelectorAll(".scroll, .values")].forEach((node, i) => { if (places[i]) [node.scrollLeft, node.scrollTop] = places[i]; });
+    if (focused) main.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  }
+
+  const theme = document.getElementById("theme");
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  let chosen = null;
+  function paint() {
+    const now = chosen ?? (dark.matches ? "dark" : "light");
+    document.documentElement.dataset.theme = now;
+    theme.textContent = now === "dark" ? "Light" : "Dark";
+    theme.setAttribute("aria-label", `use ${now === "dark" ? "light" : "dark"} colours`);
+  }
+  theme.addEventListener("click", () => { chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark"; paint(); });
+  dark.addEventListener("change", paint);
+  document.getElementById("print").addEventListener("click", () => window.print());
+  // Paper has no scroll bars: charts are drawn for its width, and all settings are shown.
+  const media = matchMedia("print");
+  let kept = null;
+  window.addEventListener("beforeprint", () => { kept = state.all; state.all = true; render(); });
+  window.addEventListener("afterprint", () => { if (kept !== null) { state.all = kept; kept = null; render(); } });
+  media.addEventListener("change", () => redraws.forEach((draw) => draw()));
+  let waiting = 0;
+  window.addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(() => redraws.forEach((draw) => draw())); });
+  document.getElementById("foot").textContent = "Made by fednag from the runs' records. This file is complete: it loads nothing, sends nothing.";
+
+  paint();
+  render();
+
+  if (doc.live) {
+    const pulse = document.getElementById("pulse");
+    pulse.hidden = false;
+    document.getElementById("foot").textContent = "Served by fednag watch on this machine only; it updates as records arrive.";
+    const say = (text, lost) => { if (pulse.textContent !== text) pulse.textContent = text; pulse.classList.toggle("lost", lost); };
+    const tell = () => { const running = doc.runs.filter((run) => run.running).length; say(running ? `${running} running` : "nothing running", false); };
+    let tag = doc.tag;
+    const poll = async () => {
+      try {
+        const answer = await fetch(`data.json?tag=${encodeURIComponent(tag)}`, { cache: "no-store" });
+        if (answer.status === 200) {
+          const next = await answer.json();
+          if (next.tag !== tag) { doc = { ...doc, ...next, live: true }; tag = next.tag; render(); }
+        }
+        tell();
+      } catch { say("connection lost: is fednag watch still running?", true); }
+      setTimeout(poll, 1000);
+    };
+    tell();
+    setTimeout(poll, 1000);
+  }
+})();

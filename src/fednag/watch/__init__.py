@@ -1,0 +1,1 @@
+"""Runs followed while they are made: read again and again, never written to."""

@@ -1,0 +1,238 @@
+"""The report's page in a real browser: it draws, listens, and asks no one for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser import Browser, program
+from fednag.records import Record
+from fednag.report.document import document
+from fednag.report.page import write_page
+from fednag.report.sheets import Sheet
+from fednag.report.tables import Curve
+
+NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def curve(label: str, seed: int, rate: float, iterations: int = 100) -> Curve:
+    """A made-up run that learns at some rate."""
+    records = []
+    for i in range(0, iterations + 1, 10):
+        loss = 2.0 * (1 - rate) ** (i / 10) + 0.01 * seed + 0.1
+        accuracy = min(1.0, 1 - loss / 2.5)
+        losses = tuple(loss + 0.1 * w for w in range(3))
+        records.append(
+            Record(i, i // 10, loss, accuracy, accuracy, 50 * i, 50 * i, i / 50, 3, losses)
+        )
+    return Curve(label, seed, records, "finished", False)
+
+
+def sheet(label: str, seed: int, rate: float, **tables: Any) -> Sheet:
+    config = {
+        "name": "made",
+        "seed": seed,
+        "data": {"name": "digits"},
+        "split": {"kind": "classes", "workers": 3},
+        "model": {"name": "logistic"},
+        "algorithm": {"name": label, "lr": rate},
+        "training": {"tau": 10, "iterations": 100},
+        **tables,
+    }
+    info = {"held": [[5, 0], [0, 7], [2, 2]], "versions": {"torch": "2.0"}, "notes": ["a note"]}
+    return Sheet(curve(label, seed, rate), config, info, Path("runs/made") / f"{label}-{seed}")
+
+
+SHEETS = [
+    sheet(label, seed, rate)
+    for label, rate in (("fednag", 0.5), ("fedavg", 0.2), (NASTY, 0.1))
+    for seed in (0, 1)
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    executable = program()
+    if executable is None:
+        pytest.skip("no Chromium here: apt-get install chromium, or set FEDNAG_BROWSER")
+    with Browser(executable, tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Browser, tmp_path: Path) -> Iterator[Browser]:
+    """The report, open; whatever a test does with it, nothing may go wrong or leave the page."""
+    path = write_page(document(SHEETS), tmp_path / "report.html")
+    browser.size(1200)
+    browser.media()
+    browser.open(path.as_uri())
+    yield browser
+    assert browser.complaints == []
+    assert browser.requests == [path.as_uri()]
+
+
+LINES = "[...document.querySelectorAll('[data-chart={}] .line')].map(g => g.dataset.label)"
+
+
+def lines(page: Browser, chart: str) -> list[str]:
+    found: list[str] = page.run(LINES.format(chart))
+    return found
+
+
+def press(page: Browser, key: str) -> None:
+    page.run(f"document.querySelector('[data-key=\"{key}\"]').click()")
+
+
+def text(page: Browser, selector: str) -> str:
+    found: str = page.run(f"document.querySelector({selector!r}).innerText")
+    return found
+
+
+def test_everything_is_drawn(page: Browser) -> None:
+    assert "fednag does best" in text(page, "#lead")
+    for chart in ("loss", "accuracy"):
+        assert sorted(lines(page, chart)) == sorted(["fednag", "fedavg", NASTY])
+        paths = f"[...document.querySelectorAll('[data-chart={chart}] .line path')]"
+        assert page.run(f"{paths}.every(p => p.getBBox().width > 0)")
+        assert page.run(f"document.querySelectorAll('[data-chart={chart}] .band').length") == 3
+    assert lines(page, "workers") == ["worker 0", "worker 1", "worker 2"]
+    assert page.run("document.querySelectorAll('[data-chart=split] rect').length") == 6
+    assert page.run("document.querySelectorAll('#ranking tbody tr').length") == 3
+    assert "fednag run runs/made/fednag-0/config.toml" in text(page, "#runs")
+    assert "note: a note" in text(page, "#runs")
+    assert "torch 2.0" in text(page, "#runs")
+
+
+def test_labels_are_text_whatever_they_hold(page: Browser) -> None:
+    assert NASTY in text(page, "#ranking")
+    assert page.run("document.querySelectorAll('main script, main img').length") == 0
+
+
+def test_the_axis_is_switched(page: Browser) -> None:
+    titles = (
+        "[...document.querySelectorAll('[data-chart=loss] .axis-title')].map(t => t.textContent)"
+    )
+    for key, title in (
+        ("round", "rounds"),
+        ("bytes", "bytes sent, both ways"),
+        ("seconds", "seconds of training"),
+        ("iteration", "iterations"),
+    ):
+        press(page, f"x-{key}")
+        assert title in page.run(titles)
+        pressed = f"document.querySelector('[data-key=x-{key}]').ariaPressed"
+        assert page.run(pressed) == "true"
+    assert "global training loss (log)" in page.run(titles)
+    press(page, "log-loss")
+    assert "global training loss" in page.run(titles)
+
+
+def test_methods_are_hidden_and_shown(page: Browser) -> None:
+    press(page, "m-fednag")
+    assert "fednag" not in lines(page, "loss") + lines(page, "accuracy")
+    assert len(lines(page, "loss")) == 2
+    press(page, "m-fednag")
+    assert len(lines(page, "loss")) == 3
+    press(page, "all")
+    assert lines(page, "loss") == []
+    press(page, "all")
+    assert len(lines(page, "loss")) == 3
+
+
+def test_values_are_read_by_mouse_and_keys(page: Browser) -> None:
+    box = "document.querySelector('[data-chart=accuracy]').getBoundingClientRect()"
+    page.run("document.querySelector('[data-chart=accuracy]').scrollIntoView()")
+    page.move(page.run(f"{box}.right") - 16, page.run(f"{box}.top") + 60)
+    tip = "document.querySelector('[data-chart=accuracy] + .tip')"
+    page.until(lambda: not page.run(f"{tip}.hidden"))
+    shown = page.run(f"{tip}.innerText")
+    assert "iterations: 100" in shown
+    assert shown.index("fednag") < shown.index("fedavg")  # the best first
+    last = [c.curve.records[-1].accuracy for c in SHEETS[:2]]
+    assert f"{sum(last) / 2 * 100:.2f} %" in shown
+    page.move(1, 1)
+    page.until(lambda: page.run(f"{tip}.hidden"))
+    page.run("document.querySelector('[data-chart=loss]').focus()")
+    tip = "document.querySelector('[data-chart=loss] + .tip')"
+    page.key("Home")
+    assert "iterations: 0" in page.run(f"{tip}.innerText")
+    page.key("ArrowRight")
+    assert "iterations: 10" in page.run(f"{tip}.innerText")
+    page.key("Escape")
+    assert page.run(f"{tip}.hidden")
+
+
+def test_numbers_are_there_as_tables_and_settings_unfold(page: Browser) -> None:
+    page.run("document.querySelectorAll('#curves details').forEach(d => d.open = true)")
+    page.until(lambda: page.run("document.querySelectorAll('#curves .values').length") == 2)
+    assert "100" in text(page, "#curves .values")
+    rows = "[...document.querySelectorAll('#settings tbody th')].map(t => t.textContent)"
+    assert page.run(rows) == ["algorithm.name", "algorithm.lr"]
+    press(page, "settings")
+    assert "training.tau" in page.run(rows)
+    marked = "[...document.querySelectorAll('#settings tr.differs th')].map(t => t.textContent)"
+    assert page.run(marked) == ["algorithm.name", "algorithm.lr"]
+
+
+def test_dark_and_light(page: Browser) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = page.run(paper)
+    page.media(scheme="dark")
+    page.until(lambda: page.run(paper) != light)
+    dark = page.run(paper)
+    page.run("document.getElementById('theme').click()")
+    assert page.run(paper) == light
+    page.run("document.getElementById('theme').click()")
+    assert page.run(paper) == dark
+    page.media("print", "dark")
+    assert page.run(paper) == "rgb(255, 255, 255)"
+
+
+def test_a_phone_is_wide_enough(page: Browser) -> None:
+    page.size(360, 700, mobile=True)
+    page.until(lambda: page.run("document.querySelector('[data-chart=loss]').clientWidth") < 360)
+    beyond = (
+        "[...document.querySelectorAll('main *')].filter(n => !n.closest('.scroll, .values') && "
+        "n.getBoundingClientRect().right > 361).map(n => n.outerHTML.slice(0, 80))"
+    )
+    assert page.run(beyond) == []
+    assert page.run("document.documentElement.scrollWidth") <= 360
+
+
+def test_every_control_has_a_name_and_every_chart_a_description(page: Browser) -> None:
+    nameless = (
+        "[...document.querySelectorAll('button, select, [role=region], [role=img]')]"
+        ".filter(n => !(n.ariaLabel || n.innerText || n.labels?.length))"
+    )
+    assert page.run(f"{nameless}.length") == 0
+    described = page.run("document.querySelector('[data-chart=loss]').getAttribute('aria-label')")
+    assert "fednag from 2.1" in described
+
+
+def test_a_large_report_stays_small_and_opens(browser: Browser, tmp_path: Path) -> None:
+    big = [Sheet(Curve(f"method {m}", 0, _many(5000, m), "finished", False)) for m in range(20)]
+    path = write_page(document(big), tmp_path / "big.html")
+    assert path.stat().st_size < 4e6
+    browser.open(path.as_uri())
+    assert len(lines(browser, "loss")) == 20
+    assert browser.complaints == []
+
+
+def _many(count: int, method: int) -> list[Record]:
+    return [
+        Record(
+            i,
+            i,
+            2.0 / (1 + i * (method + 1)) + 1e-3 * (i * 7919 % 13),
+            i / count,
+            None,
+            i,
+            i,
+            i / 9,
+            3,
+        )
+        for i in range(count)
+    ]
