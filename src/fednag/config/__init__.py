@@ -35,8 +35,13 @@ class Section(BaseModel):
 
 class Data(Section):
     name: Literal[
-        "digits", "synthetic", "mnist", "fashion-mnist", "cifar-10", "cifar-100", "custom"
+        "digits", "synthetic", "mnist", "fashion-mnist", "cifar-10", "cifar-100", "file", "custom"
     ] = "digits"
+    path: str | None = Field(None, min_length=1)
+    target: str | None = Field(None, min_length=1)
+    owner: str | None = Field(None, min_length=1)
+    test_path: str | None = Field(None, min_length=1)
+    test_share: float | None = Field(None, ge=0, lt=1)
     standardise: bool = False
     alpha: float | None = Field(None, ge=0)
     beta: float | None = Field(None, ge=0)
@@ -97,6 +102,11 @@ ONLY_WITH = {
     ("split", "alpha"): ("kind", "dirichlet"),
     ("split", "skew"): ("kind", "sizes"),
     ("split", "proportions"): ("kind", "sizes"),
+    ("data", "path"): ("name", "file"),
+    ("data", "target"): ("name", "file"),
+    ("data", "owner"): ("name", "file"),
+    ("data", "test_path"): ("name", "file"),
+    ("data", "test_share"): ("name", "file"),
     ("data", "alpha"): ("name", "synthetic"),
     ("data", "beta"): ("name", "synthetic"),
     ("data", "workers"): ("name", "synthetic"),
@@ -127,6 +137,12 @@ class Experiment(Section):
                     f"{section}.{option}: goes only with {section}.{key} = {value!r}, "
                     f"and that is {getattr(table, key)!r}; leave it out or change {section}.{key}"
                 )
+        if self.data.name == "file" and self.data.path is None:
+            raise ValueError(
+                "data.path: is missing; name the .csv or .npz file that holds the data"
+            )
+        if self.data.test_path is not None and self.data.test_share is not None:
+            raise ValueError("give data.test_path or data.test_share, not both")
         if self.split.kind == "classes" and self.split.classes is None:
             raise ValueError("split.classes: is missing; say how many each worker holds")
         if self.split.kind == "dirichlet" and self.split.alpha is None:
@@ -150,7 +166,9 @@ class Experiment(Section):
 
     def _hash(self, idle: set[str]) -> str:
         content = self.model_dump(
-            exclude={"name": True, "checkpoint": True, "engine": idle}, mode="json"
+            exclude={"name": True, "checkpoint": True, "engine": idle},
+            mode="json",
+            exclude_none=True,  # a field that is not used may be new
         )
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
