@@ -199,6 +199,7 @@ batch = 16
     assert shown.returncode == 0, shown.stderr
     assert "96 in all" in shown.stdout
     assert (tmp_path / "runs" / "split-clinics-natural.png").exists()
-    missing = fednag(tmp_path, "run", "--set", "data.name=file")
+    write(tmp_path, '[data]\nname = "file"\n', "nothing.toml")
+    missing = fednag(tmp_path, "run", "nothing.toml")
     assert missing.returncode == 2
     assert "data.path: is missing" in missing.stderr
