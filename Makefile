@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help run test lint bench soak install clean
+.PHONY: help run test lint docs bench soak install clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -17,6 +17,9 @@ test: $(VENV)/.installed-test ## run all tests
 
 lint: $(VENV)/.installed-test ## ruff and mypy --strict
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+docs: $(VENV)/.installed-docs ## build the pages of docs/ into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed ## measure speed against peers and floors (20 minutes, an idle machine)
 	@$(BIN)/python benchmarks/run.py
@@ -41,4 +44,8 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	@$(PIP) --editable '.[test,flower,simulation]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@$(PIP) --editable '.[docs]'
 	@touch $@

@@ -45,6 +45,55 @@ def test_readme_commands_run(
         assert capsys.readouterr().out.strip(), command
 
 
+PAGES = [
+    page
+    for page in [ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+    if re.search(r"```(sh|python)\n", page.read_text())
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_pages_show_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fednag.cli import main
+
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    commands = [
+        line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()
+    ]
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 0, command
+    for block in re.findall(r"```python\n(.*?)```", text, re.S):
+        (tmp_path / "block.py").write_text(block)
+        runpy.run_path(str(tmp_path / "block.py"))
+    assert capsys.readouterr().out.strip()
+
+
+def test_own_data_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file, with more rows of the same kind than fit on the page, trains."""
+    from fednag.cli import main
+
+    text = (ROOT / "docs" / "how-to" / "own-data.md").read_text()
+    (table,) = re.findall(r"```\n(age.*?)```", text, re.S)
+    (file,) = re.findall(r"```toml\n(.*?)```", text, re.S)
+    header, *rows = table.splitlines()
+    (tmp_path / "clinics.csv").write_text("\n".join([header, *rows * 20]) + "\n")
+    (tmp_path / "clinics.toml").write_text(file)
+    monkeypatch.chdir(tmp_path)
+    for command in re.findall(r"`(fednag (?:data split|run) clinics[^`]*)`", text):
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 0, command
+    assert list((tmp_path / "runs" / "clinics").glob("*/final.safetensors"))
+
+
 def test_readme_python_runs(tmp_path: Path) -> None:
     """As a newcomer would: a new process, nothing prepared."""
     (block,) = re.findall(r"```python\n(.*?)```", README, re.S)

@@ -15,7 +15,7 @@ from fednag.clock.attendance import attendance
 from fednag.clock.fleet import load_fleet
 from fednag.config import CUSTOM, Data, Experiment, Split, build_algorithm, participants
 from fednag.errors import FednagError
-from fednag.problems import data, models, partition
+from fednag.problems import data, models, partition, tables
 from fednag.problems.dataset import Dataset
 from fednag.problems.losses import Loss
 from fednag.problems.partition import Partition
@@ -91,6 +91,7 @@ class Builder:
             update={
                 "engine": engine.model_copy(update=chosen),
                 "split": experiment.split.model_copy(update={"workers": len(deal.workers)}),
+                "data": placed(experiment.data),
             }
         )
         plan = Plan(
@@ -170,6 +171,19 @@ def load(experiment: Experiment) -> Dataset:
     section: Data = experiment.data
     if section.name == CUSTOM:
         raise FednagError("data.name: the data of this run were Python tensors; run it from Python")
+    if section.name == "file":
+        share = tables.SHARE if section.test_share is None else section.test_share
+        test = Path(section.test_path) if section.test_path else None
+        return tables.read_table(
+            tables.Source(
+                Path(section.path or ""),
+                section.target,
+                section.owner,
+                test,
+                share,
+                experiment.seed,
+            )
+        )
     options: dict[str, Any] = {}
     if section.name == "synthetic":
         options = {
@@ -178,6 +192,13 @@ def load(experiment: Experiment) -> Dataset:
             "workers": section.workers or 30,
         }
     return data.load(section.name, seed=experiment.seed, **options)
+
+
+def placed(section: Data) -> Data:
+    """The same files, wherever the run is gone on with."""
+    paths = {"path": section.path, "test_path": section.test_path}
+    found = {name: str(Path(path).absolute()) for name, path in paths.items() if path}
+    return section.model_copy(update=found)
 
 
 def split(dataset: Dataset, section: Split, seed: int) -> Partition:
@@ -201,8 +222,8 @@ def split(dataset: Dataset, section: Split, seed: int) -> Partition:
         if dataset.owners is None:
             raise FednagError(
                 f"split.kind: 'natural' needs to know who owns each sample, and {dataset.name} "
-                "does not say; use synthetic, mnist with `fednag data get mnist-writers`, or give "
-                "owners from Python"
+                "does not say; use synthetic, mnist with `fednag data get mnist-writers`, or say "
+                "it: data.owner for a file, owners from Python"
             )
         return partition.natural(dataset.owners.numpy(), section.workers, seed)
     return partition.iid(len(labels), workers, seed)

@@ -83,13 +83,17 @@ def data_check(name: Name, json: Json = False) -> None:
 
 @data_app.command("split")
 def data_split(
-    name: Annotated[str, typer.Argument(help="Data set, e.g. digits.")] = "digits",
+    name: Annotated[
+        str, typer.Argument(help="Data set, e.g. digits, or your own .csv or .npz file.")
+    ] = "digits",
     kind: Annotated[str, typer.Option(help="iid, classes, dirichlet, sizes or natural.")] = "iid",
     workers: Annotated[int | None, typer.Option(help="How many workers.")] = None,
     classes: Annotated[int | None, typer.Option(help="classes: how many each holds.")] = None,
     assign: Annotated[str | None, typer.Option(help="classes: cover or random.")] = None,
     alpha: Annotated[float | None, typer.Option(help="dirichlet: concentration.")] = None,
     skew: Annotated[float | None, typer.Option(help="sizes: exponent.")] = None,
+    target: Annotated[str | None, typer.Option(help="A file's column to predict.")] = None,
+    owner: Annotated[str | None, typer.Option(help="A file's column of owners.")] = None,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     out: Out = Path("runs"),
     json: Json = False,
@@ -100,6 +104,7 @@ def data_split(
     """
     from fednag.config import parse
     from fednag.experiment import load, split
+    from fednag.problems.tables import ENDINGS
     from fednag.report.charts import save, split_chart
     from fednag.terminal import notes, paths, split_table
 
@@ -111,13 +116,18 @@ def data_split(
         "skew": skew,
     }
     given = {key: option for key, option in options.items() if option is not None}
-    raw = {"data": {"name": name}, "split": {"kind": kind, **given}, "seed": seed}
+    data: dict[str, str] = {"name": name}
+    if Path(name).suffix in ENDINGS:
+        data = {"name": "file", "path": name}
+    data |= {key: told for key, told in (("target", target), ("owner", owner)) if told is not None}
+    raw = {"data": data, "split": {"kind": kind, **given}, "seed": seed}
     experiment = parse(raw, "fednag data split")
     dataset = load(experiment)
     deal = split(dataset, experiment.split, seed)
     counts = deal.table(dataset.y.numpy(), dataset.classes or 1).tolist()
     folder = output(out)
-    written = save(split_chart(counts, f"{name}, {kind}"), folder / f"split-{name}-{kind}")
+    title = f"{dataset.name}, {kind}"
+    written = save(split_chart(counts, title), folder / f"split-{dataset.name}-{kind}")
     if json:
         files = [str(path) for path in written]
         print_json({"held": counts, "notes": list(deal.notes), "files": files})

@@ -39,8 +39,13 @@ class Section(BaseModel):
 
 class Data(Section):
     name: Literal[
-        "digits", "synthetic", "mnist", "fashion-mnist", "cifar-10", "cifar-100", "custom"
+        "digits", "synthetic", "mnist", "fashion-mnist", "cifar-10", "cifar-100", "file", "custom"
     ] = "digits"
+    path: str | None = Field(None, min_length=1)
+    target: str | None = Field(None, min_length=1)
+    owner: str | None = Field(None, min_length=1)
+    test_path: str | None = Field(None, min_length=1)
+    test_share: float | None = Field(None, ge=0, lt=1)
     standardise: bool = False
     alpha: float | None = Field(None, ge=0)
     beta: float | None = Field(None, ge=0)
@@ -94,6 +99,8 @@ class Engine(Section):
     threads: int = Field(0, ge=0, le=1024)
 
 
+OF_FILES = ("path", "target", "owner", "test_path", "test_share")
+
 # Options that mean something only for one choice of another: given elsewhere, they are a mistake.
 ONLY_WITH = {
     ("split", "classes"): ("kind", "classes"),
@@ -101,6 +108,7 @@ ONLY_WITH = {
     ("split", "alpha"): ("kind", "dirichlet"),
     ("split", "skew"): ("kind", "sizes"),
     ("split", "proportions"): ("kind", "sizes"),
+    **{("data", option): ("name", "file") for option in OF_FILES},
     ("data", "alpha"): ("name", "synthetic"),
     ("data", "beta"): ("name", "synthetic"),
     ("data", "workers"): ("name", "synthetic"),
@@ -132,6 +140,12 @@ class Experiment(Section):
                     f"{section}.{option}: goes only with {section}.{key} = {needed!r}, "
                     f"and that is {getattr(table, key)!r}; leave it out or change {section}.{key}"
                 )
+        if self.data.name == "file" and self.data.path is None:
+            raise ValueError(
+                "data.path: is missing; name the .csv or .npz file that holds the data"
+            )
+        if self.data.test_path is not None and self.data.test_share is not None:
+            raise ValueError("give data.test_path or data.test_share, not both")
         if self.split.kind == "classes" and self.split.classes is None:
             raise ValueError("split.classes: is missing; say how many each worker holds")
         if self.split.kind == "dirichlet" and self.split.alpha is None:
@@ -162,6 +176,9 @@ class Experiment(Section):
         )
         if self.clock.fleet is None:  # it decides nothing; a fleet is known by its digest
             del content["clock"]
+        for option in OF_FILES:  # nor do these, and earlier runs did not have them
+            if content["data"][option] is None:
+                del content["data"][option]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
