@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from fednag.algorithm import Algorithm
 from fednag.clock.attendance import attendance
 from fednag.clock.fleet import load_fleet
-from fednag.config import CUSTOM, Data, Experiment, Split, build_algorithm, participants
+from fednag.config import CUSTOM, Experiment, build_algorithm, participants
+from fednag.config.sections import Data, Split
 from fednag.errors import FednagError
 from fednag.problems import data, models, partition, tables
 from fednag.problems.dataset import Dataset

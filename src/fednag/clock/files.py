@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fednag.clock.samples import AGGREGATOR, Samples, read_samples, write_samples
 from fednag.clock.times import Sampling
-from fednag.config import STRICT, read
+from fednag.config import read
+from fednag.config.sections import STRICT
 from fednag.config.sentences import cut, explain, nearest, plain
 from fednag.errors import FednagError
 from fednag.records import write_atomically

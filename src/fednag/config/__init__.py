@@ -8,14 +8,28 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from fednag.algorithm import Algorithm
 from fednag.algorithms import ALGORITHMS
-from fednag.config.clock import Clock
+from fednag.config.sections import (
+    OF_FILES,
+    ONLY_WITH,
+    STRICT,
+    Checkpoint,
+    Clock,
+    Data,
+    Engine,
+    Evaluation,
+    Model,
+    Section,
+    Split,
+    Stop,
+    Training,
+)
 from fednag.config.sentences import cut, explain, nearest, plain
 from fednag.config.words import assignments as assignments
 from fednag.config.words import value as value
@@ -24,95 +38,6 @@ from fednag.errors import FednagError
 
 CUSTOM = "custom"  # marks a part that came from Python and cannot be rebuilt from a file
 DEFAULT = "fednag"
-
-# Larger numbers are slips of the hand, and fail late: memory full, or a run that never ends.
-MANY = 10**9
-Count = Annotated[int, Field(ge=1, le=MANY)]
-CountOrZero = Annotated[int, Field(ge=0, le=MANY)]
-
-STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Section(BaseModel):
-    model_config = STRICT
-
-
-class Data(Section):
-    name: Literal[
-        "digits", "synthetic", "mnist", "fashion-mnist", "cifar-10", "cifar-100", "file", "custom"
-    ] = "digits"
-    path: str | None = Field(None, min_length=1)
-    target: str | None = Field(None, min_length=1)
-    owner: str | None = Field(None, min_length=1)
-    test_path: str | None = Field(None, min_length=1)
-    test_share: float | None = Field(None, ge=0, lt=1)
-    standardise: bool = False
-    alpha: float | None = Field(None, ge=0)
-    beta: float | None = Field(None, ge=0)
-    workers: int | None = Field(None, ge=1, le=10_000)
-
-
-class Split(Section):
-    kind: Literal["iid", "classes", "dirichlet", "sizes", "natural"] = "iid"
-    workers: Count | None = None
-    classes: Count | None = None
-    assign: Literal["cover", "random"] | None = None
-    alpha: float | None = Field(None, gt=0)
-    skew: float | None = Field(None, ge=0)
-    proportions: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, strict=False)
-
-
-class Model(Section):
-    name: Literal["linear", "logistic", "mlp", "cnn", "vgg16", "vgg16-gn", "custom"] = "cnn"
-    hidden: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] | None = Field(None, strict=False)
-
-
-class Training(Section):
-    tau: Count = 20
-    iterations: Count = 1000
-    batch: CountOrZero = 64
-    participants: Count | None = None
-    fraction: float | None = Field(None, gt=0, le=1)
-
-
-class Evaluation(Section):
-    every: Count = 1
-    samples: CountOrZero = 0
-    per_worker: bool = False
-
-
-class Stop(Section):
-    accuracy: float | None = Field(None, ge=0, le=1)
-    loss: float | None = Field(None, ge=0)
-    seconds: float | None = Field(None, gt=0)
-
-
-class Checkpoint(Section):
-    rounds: CountOrZero = 0
-    seconds: float = Field(30.0, ge=0)
-
-
-class Engine(Section):
-    device: str = "auto"
-    dtype: Literal["float32", "float64"] = "float32"
-    chunk: CountOrZero = 0
-    threads: int = Field(0, ge=0, le=1024)
-
-
-OF_FILES = ("path", "target", "owner", "test_path", "test_share")
-
-# Options that mean something only for one choice of another: given elsewhere, they are a mistake.
-ONLY_WITH = {
-    ("split", "classes"): ("kind", "classes"),
-    ("split", "assign"): ("kind", "classes"),
-    ("split", "alpha"): ("kind", "dirichlet"),
-    ("split", "skew"): ("kind", "sizes"),
-    ("split", "proportions"): ("kind", "sizes"),
-    **{("data", option): ("name", "file") for option in OF_FILES},
-    ("data", "alpha"): ("name", "synthetic"),
-    ("data", "beta"): ("name", "synthetic"),
-    ("data", "workers"): ("name", "synthetic"),
-}
 
 
 class Experiment(Section):

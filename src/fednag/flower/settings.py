@@ -20,12 +20,12 @@ from fednag.config import (
     CUSTOM,
     DEFAULT,
     Experiment,
-    Section,
     build_algorithm,
     methods,
     parse,
     value,
 )
+from fednag.config.sections import Section
 from fednag.config.sentences import explain
 from fednag.errors import FednagError
 

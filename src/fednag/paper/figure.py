@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from fednag.config import Experiment, Section, override, parse, read
+from fednag.config import Experiment, override, parse, read
+from fednag.config.sections import Section
 from fednag.config.sentences import explain, nearest
 from fednag.errors import FednagError
 

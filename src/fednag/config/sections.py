@@ -1,0 +1,104 @@
+"""The sections of an experiment file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# Larger numbers are slips of the hand, and fail late: memory full, or a run that never ends.
+MANY = 10**9
+Count = Annotated[int, Field(ge=1, le=MANY)]
+CountOrZero = Annotated[int, Field(ge=0, le=MANY)]
+
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Section(BaseModel):
+    model_config = STRICT
+
+
+class Data(Section):
+    name: Literal[
+        "digits", "synthetic", "mnist", "fashion-mnist", "cifar-10", "cifar-100", "file", "custom"
+    ] = "digits"
+    path: str | None = Field(None, min_length=1)
+    target: str | None = Field(None, min_length=1)
+    owner: str | None = Field(None, min_length=1)
+    test_path: str | None = Field(None, min_length=1)
+    test_share: float | None = Field(None, ge=0, lt=1)
+    standardise: bool = False
+    alpha: float | None = Field(None, ge=0)
+    beta: float | None = Field(None, ge=0)
+    workers: int | None = Field(None, ge=1, le=10_000)
+
+
+class Split(Section):
+    kind: Literal["iid", "classes", "dirichlet", "sizes", "natural"] = "iid"
+    workers: Count | None = None
+    classes: Count | None = None
+    assign: Literal["cover", "random"] | None = None
+    alpha: float | None = Field(None, gt=0)
+    skew: float | None = Field(None, ge=0)
+    proportions: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, strict=False)
+
+
+class Model(Section):
+    name: Literal["linear", "logistic", "mlp", "cnn", "vgg16", "vgg16-gn", "custom"] = "cnn"
+    hidden: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] | None = Field(None, strict=False)
+
+
+class Training(Section):
+    tau: Count = 20
+    iterations: Count = 1000
+    batch: CountOrZero = 64
+    participants: Count | None = None
+    fraction: float | None = Field(None, gt=0, le=1)
+
+
+class Evaluation(Section):
+    every: Count = 1
+    samples: CountOrZero = 0
+    per_worker: bool = False
+
+
+class Stop(Section):
+    accuracy: float | None = Field(None, ge=0, le=1)
+    loss: float | None = Field(None, ge=0)
+    seconds: float | None = Field(None, gt=0)
+
+
+class Checkpoint(Section):
+    rounds: CountOrZero = 0
+    seconds: float = Field(30.0, ge=0)
+
+
+class Engine(Section):
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    chunk: CountOrZero = 0
+    threads: int = Field(0, ge=0, le=1024)
+
+
+class Clock(Section):
+    """Whose delays a run trains under; without a fleet, time does not reach into training."""
+
+    fleet: str | None = None
+    deadline: float | None = Field(None, gt=0)
+    digest: str | None = None  # of the fleet, filled in when a run begins
+
+
+OF_FILES = ("path", "target", "owner", "test_path", "test_share")
+
+# Options that mean something only for one choice of another: given elsewhere, they are a mistake.
+ONLY_WITH = {
+    ("split", "classes"): ("kind", "classes"),
+    ("split", "assign"): ("kind", "classes"),
+    ("split", "alpha"): ("kind", "dirichlet"),
+    ("split", "skew"): ("kind", "sizes"),
+    ("split", "proportions"): ("kind", "sizes"),
+    **{("data", option): ("name", "file") for option in OF_FILES},
+    ("data", "alpha"): ("name", "synthetic"),
+    ("data", "beta"): ("name", "synthetic"),
+    ("data", "workers"): ("name", "synthetic"),
+}
