@@ -61,7 +61,10 @@ def time_plan(
     raw = override(read(experiment) if experiment else DIGITS, changes)
     listed = raw.pop("algorithms", [])
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    names = names or [name for name in listed if isinstance(name, str)] or list(METHODS)
+    if not isinstance(listed, list):
+        raise FednagError(f'{experiment}: algorithms: write a list, e.g. ["fednag", "fedavg"]')
+    own_names = [entry.get("name") if isinstance(entry, dict) else entry for entry in listed]
+    names = names or [name for name in own_names if isinstance(name, str)] or list(METHODS)
     table = raw.get("algorithm")
     own = table.get("momentum", 0.9) if isinstance(table, dict) else 0.9
     chosen: dict[str, Any] = {
@@ -160,7 +163,8 @@ def _tell(terminal: Any, advice: Advice, folder: Path) -> None:
     stem = f"plan-{fleet.name}"
     if drawn:
         seeds = len({run.seed for run in advice.runs})
-        title = f"{fleet.title}; {seeds} seed(s), {advice.replays} replay(s); ring: least of all"
+        counts = [_several(seeds, "seed"), _several(advice.replays, "replay")]
+        title = f"{fleet.title}; {', '.join(counts)}; ring: least of all"
         never = dict.fromkeys(p.method for p in advice.points if advice.best_of(p.method) is None)
         if never:
             title += f"; never there: {', '.join(never)}"
@@ -175,6 +179,10 @@ def _tell(terminal: Any, advice: Advice, folder: Path) -> None:
     path = folder / f"{stem}.json"
     write_atomically(path, json.dumps(report, indent=1) + "\n")
     paths(terminal, [*written, path])
+
+
+def _several(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _merged(runs: list[Any]) -> list[Any]:

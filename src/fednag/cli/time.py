@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,16 +90,23 @@ def time_replay(
         target = common_target(found)
     folder = output(out) if out else found[0].folder.path.parent
     terminal = console()
-    with terminal.status("replaying"):
-        timed = replay_runs(found, where, replays, seed)
+    done, total = count(1), len(found) * (replays if where.varies else 1)
+    with terminal.status("replaying") as status:
+        timed = replay_runs(
+            found,
+            where,
+            replays,
+            seed,
+            lambda: status.update(f"replay {next(done)} of {total}"),
+        )
     rows = times_to_target(timed, target, loss)
     order = [row.label for row in rows]
     shown = [one for one in timed if one.run.label in order[:MOST_SHOWN]]
     shown.sort(key=lambda one: order.index(one.run.label))
     parts = where_time_goes(shown, where)
     words = f"accuracy {target:g}" if target is not None else f"loss {loss:g}"
-    count = max(len(one.replays) for one in timed)
-    terminal.print(_table(rows, words, where, count))
+    most = max(len(one.replays) for one in timed)
+    terminal.print(_table(rows, words, where, most))
     if len(rows) > 1:
         terminal.print(_reductions(rows))
     terminal.print(_parts_table(parts))
@@ -166,10 +174,10 @@ def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
     return [*notes, *(f"{run.label}: {note}" for run in runs for note in run.notes)]
 
 
-def _table(rows: list[Row], words: str, fleet: Fleet, count: int) -> Any:
+def _table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Any:
     from rich.table import Table
 
-    times = "once" if count == 1 else f"{count} times"
+    times = "once" if replays == 1 else f"{replays} times"
     table = Table(title=f"time to {words} on {fleet.title}, replayed {times}", title_justify="left")
     table.add_column("method", no_wrap=True)
     headings = ("seconds", "iterations", "rounds", "seconds a round", "kB down", "kB up")
@@ -268,9 +276,9 @@ def _write(
         for p in parts
         for i, key in enumerate(KEYS)
     ]
-    seeds, count = len({one.run.seed for one in timed}), max(len(one.replays) for one in timed)
-    title = f"{fleet.title}; {seeds} seed{'s' * (seeds > 1)}, {count} replay{'s' * (count > 1)}"
-    if seeds * count > 1:
+    seeds, times = len({one.run.seed for one in timed}), max(len(one.replays) for one in timed)
+    title = f"{fleet.title}; {seeds} seed{'s' * (seeds > 1)}, {times} replay{'s' * (times > 1)}"
+    if seeds * times > 1:
         title += "; band: ± one standard deviation"
     chart = time_chart(
         curve_rows(timed, measure), shares, title, measure, loss if target is None else target
@@ -279,7 +287,7 @@ def _write(
     report = {
         "fleet": {"name": fleet.name, "synthetic": fleet.synthetic, "digest": fleet.digest},
         "target": words,
-        "replays": count,
+        "replays": times,
         "methods": [asdict(row) for row in rows],
         "parts": [asdict(part) for part in parts],
     }
