@@ -135,7 +135,7 @@ def test_mnist_figures_keep_the_papers_iterations_on_a_laptop() -> None:
 
 def test_what_a_scale_changes_is_said() -> None:
     said = FIGURES["convergence-cnn-cifar10"].departures("laptop")
-    assert "training.iterations = 1000 (paper: 10000)" in said
+    assert "training.iterations = 1000 instead of 10000" in said
     assert FIGURES["convergence-cnn-cifar10"].departures("full") == []
 
 
