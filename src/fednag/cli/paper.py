@@ -201,6 +201,7 @@ def _draw(figures: Iterable[Figure], scale: str, place: Path) -> list[Path]:
     from fednag.paper.panels import panels
     from fednag.report.charts import save
     from fednag.report.paper import paper_chart
+    from fednag.report.png import squeeze
 
     written = []
     for figure in figures:
@@ -209,6 +210,7 @@ def _draw(figures: Iterable[Figure], scale: str, place: Path) -> list[Path]:
             folder = output(place / "charts" / scale)
             columns = 3 if len(found) == 3 else 2
             written += save(paper_chart(found, columns), folder / figure.name, ["png"], PPI)
+            squeeze(written[-1])
     return written
 
 

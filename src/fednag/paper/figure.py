@@ -171,7 +171,7 @@ class Figure:
             section, _, key = field.partition(".")
             old = base.get(section, {}).get(key) if key else base.get(section)
             if section != "engine" and new != old:
-                found.append(f"{field} = {new}" + (f" (paper: {old})" if old is not None else ""))
+                found.append(f"{field} = {new}" + (f" instead of {old}" if old is not None else ""))
         for label, changed in chosen.of.items():
             found += [f"{field} = {new} for {label}" for field, new in changed.items()]
         if chosen.leave_out:
