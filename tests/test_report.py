@@ -247,7 +247,7 @@ def test_names_are_completed_and_mistyped_ones_corrected(
 ) -> None:
     code, _, err = fednag(capsys, "reprot", "runs")
     assert code == 2
-    assert "Did you mean 'report'?" in err
+    assert "Did you mean 'report'" in err
     monkeypatch.setenv("_FEDNAG_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "fednag data get cif")
     monkeypatch.setenv("COMP_CWORD", "3")

@@ -36,7 +36,9 @@ def _check(sheet: Sheet) -> Mapping[str, Any] | None:
         alike = all(checked[part] == sheet.config.get(part) for part in SAME)
         training = sheet.config["training"]
         same_tau = checked["training"]["tau"] == training["tau"]
-        same = alike and same_tau and checked["seed"] == sheet.config["seed"]
+        # p and omega are suprema over the iterations that were checked, and say nothing of later.
+        as_long = checked["training"]["iterations"] >= training["iterations"]
+        same = alike and same_tau and as_long and checked["seed"] == sheet.config["seed"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if same else None
