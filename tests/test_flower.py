@@ -641,3 +641,19 @@ def test_flower_saying_that_nobody_answered_is_a_miss(tmp_path: Path) -> None:
     config = config_of(tmp_path / "b", rounds=1, flower__join=5.0)
     run = play(config, grid_of(config, faults={1: shy}))
     assert (run.records[-1].misses, len(hellos)) == (0, 2)
+
+
+def test_a_round_that_was_missed_is_done_with_the_same_samples(tmp_path: Path) -> None:
+    """What never arrived was never done: the silo goes on where its last used update ended."""
+    asked_of: list[tuple[int, int, int]] = []
+
+    def spy(asked: Any, answered: Any) -> Any:
+        about = dict(asked.content.config_records["about"])
+        if asked.metadata.message_type != "train":
+            return answered
+        asked_of.append((about["round"], about["start"], about["accepted"]))
+        return None if about["round"] == 2 else answered
+
+    config = config_of(tmp_path, rounds=4, algorithm__name="fedavg")
+    play(config, grid_of(config, faults={1: spy}))
+    assert asked_of == [(1, 0, 0), (2, 3, 1), (3, 3, 1), (4, 6, 3)]
