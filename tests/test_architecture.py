@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "results": {"config", "records", "report"},
     "checkpoint": {"errors", "records", "simulate", "vectors"},
     "interrupts": set(),
+    "weights": {"errors", "records"},
     "execute": {
         "checkpoint",
         "clock",
@@ -43,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "results",
         "simulate",
         "vectors",
+        "weights",
     },
     "arguments": {"algorithm", "config", "errors", "experiment", "problems"},
     "api": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import re
 import sys
@@ -17,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import nn
 
 from fednag import checkpoint
@@ -30,6 +27,7 @@ from fednag.records import OVER, Record, RunFolder, write_atomically
 from fednag.results import Run
 from fednag.simulate.run import Crew, Plan, State, simulate
 from fednag.vectors import Vectors
+from fednag.weights import load_model, save_model
 
 Listener = Callable[[State], None]
 """Called before training and after every round."""
@@ -194,17 +192,14 @@ class Execution:
         ended: str,
         diverged: bool,
     ) -> Run:
-        if records and records[-1].refusals:
-            named = sorted({worker for record in records for worker in record.refused})
-            whose = f"worker {named[0]}" if len(named) == 1 else f"{len(named)} workers"
-            count = records[-1].refusals
+        last = records[-1] if records else None
+        if last and last.refusals:
+            whose = _whose({worker for record in records for worker in record.refused})
             why = "they were not finite" if self.crew is None else "see silos.jsonl"
-            self.notes.append(f"{count} updates of {whose} were refused: {why}")
-        if records and records[-1].misses:
-            named = sorted({worker for record in records for worker in record.missed})
-            whose = f"worker {named[0]}" if len(named) == 1 else f"{len(named)} workers"
-            count = records[-1].misses
-            self.notes.append(f"{whose} missed {count} times: late, or not to be reached")
+            self.notes.append(f"{last.refusals} updates of {whose} were refused: {why}")
+        if last and last.misses:
+            whose = _whose({worker for record in records for worker in record.missed})
+            self.notes.append(f"{whose} missed {last.misses} times: late, or not to be reached")
         path = folder.path if folder else None
         return Run(
             self.label,
@@ -261,35 +256,6 @@ class Execution:
         }
 
 
-def save_model(module: nn.Module, path: Path) -> str:
-    """A module's state as safetensors: ``module.load_state_dict(load_file(path))`` reads it.
-
-    Returns the file's digest.
-    """
-    # Cloned, because safetensors refuses tensors that share memory, as tied weights do.
-    state = {
-        name: value.detach().clone().contiguous() for name, value in module.state_dict().items()
-    }
-    content = save(state)
-    write_atomically(path, content)
-    return hashlib.sha256(content).hexdigest()
-
-
-def load_model(module: nn.Module, path: Path, digest: object) -> nn.Module:
-    """The same module with the state that ``save_model`` wrote, if the file is as it was."""
-    try:
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise ValueError("another digest")
-        module.load_state_dict(load(content))
-    except (OSError, ValueError, SafetensorError, RuntimeError) as error:
-        raise FednagError(
-            f"{path}: it is missing, damaged or of another model; restore it, or run again without "
-            "resuming"
-        ) from error
-    return module
-
-
 def _held(plan: Plan) -> dict[str, Any]:
     """Samples of each class at each worker, unless they are no classes or too many to keep."""
     classes = plan.problem.dataset.classes
@@ -330,3 +296,7 @@ def _other_versions(saved: dict[str, str]) -> list[str]:
     if not differing:
         return []
     return [f"it was saved with {', '.join(differing)}: what follows may differ by rounding"]
+
+
+def _whose(workers: set[int]) -> str:
+    return f"worker {min(workers)}" if len(workers) == 1 else f"{len(workers)} workers"

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from fednag.cli.common import console, output, unless
+from fednag.cli.fleets import time_fleets
 from fednag.cli.planning import time_plan
 from fednag.cli.recording import time_listen, time_record
 from fednag.errors import FednagError
@@ -299,39 +300,7 @@ def _write(
     return [*written, path]
 
 
-@time_app.command("fleets")
-def time_fleets(
-    name: Annotated[str, typer.Argument(help="One to show; all are listed without.")] = "",
-    copy: Annotated[
-        Path | None, typer.Option(help="Write the shipped fleet there, to be edited.")
-    ] = None,
-) -> None:
-    """List the fleets that come with fednag, show one, or copy one to edit it.
-
-    Example: fednag time fleets paper-edge --copy my-fleet.toml
-    """
-    from rich.table import Table
-
-    from fednag.clock.files import copy_fleet, read_fleet, shipped
-    from fednag.clock.fleet import load_fleet
-    from fednag.terminal import paths
-
-    terminal = console()
-    if copy is not None:
-        paths(terminal, [copy_fleet(name, copy)])
-    elif name:
-        load_fleet(name)
-        terminal.print(read_fleet(name).text.rstrip(), soft_wrap=True, highlight=False)
-    else:
-        table = Table("name", "devices", "comes and goes", "what it is")
-        for known in shipped():
-            fleet = load_fleet(known)
-            comes = "yes" if fleet.comes_and_goes else "no"
-            about = f"{'synthetic: ' if fleet.synthetic else ''}{fleet.about}"
-            table.add_row(known, str(len(fleet.devices)), comes, about)
-        terminal.print(table)
-
-
+time_app.command("fleets")(time_fleets)
 time_app.command("record")(time_record)
 time_app.command("listen")(time_listen)
 time_app.command("plan")(time_plan)

@@ -73,7 +73,7 @@ def held_by(deployment: Deployment, node_config: Mapping[str, Any]) -> Holding:
 
 
 def from_folder(folder: Path) -> dict[str, Tensor]:
-    """The arrays in a folder; files that would have to be unpickled are refused."""
+    """The arrays in a folder; files that hold objects, which could run code, are refused."""
     found = {}
     for name in FILES:
         path = folder / f"{name}.npy"
@@ -82,7 +82,7 @@ def from_folder(folder: Path) -> dict[str, Tensor]:
                 raise FednagError(f"{path}: is missing; a data-folder holds x.npy and y.npy")
             continue
         try:
-            found[name] = torch.from_numpy(np.load(path, allow_pickle=False))
+            found[name] = torch.from_numpy(np.load(path))
         except (OSError, ValueError, TypeError) as error:
             why = " ".join(str(error).split())
             raise FednagError(
