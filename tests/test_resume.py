@@ -30,7 +30,7 @@ from fednag.algorithms import ALGORITHMS
 from fednag.api import resume_all
 from fednag.problems.dataset import Dataset
 from fednag.records import RunFolder
-from fednag.simulate.run import Plan, State, simulate
+from fednag.simulate.run import Crew, Plan, State, simulate
 
 OFTEN = {"rounds": 1, "seconds": 0}
 SMALL: dict[str, Any] = {
@@ -52,8 +52,10 @@ class Killed(BaseException):
 def until(rounds: int) -> Callable[..., Iterator[State]]:
     """A simulation that is killed when this many rounds are over."""
 
-    def simulated(plan: Plan, resumed: State | None = None) -> Iterator[State]:
-        for state in simulate(plan, resumed):
+    def simulated(
+        plan: Plan, resumed: State | None = None, crew: Crew | None = None
+    ) -> Iterator[State]:
+        for state in simulate(plan, resumed, crew):
             yield state
             if state.round >= rounds:
                 raise Killed

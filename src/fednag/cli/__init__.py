@@ -263,8 +263,10 @@ def main() -> None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "fednag"
         # Without arguments the help has been printed, and there is nothing to add.
-        if sentence := error.format_message().strip().rstrip("."):
-            _fail(f"{' '.join(sentence.split())} (see `{command} --help`)")
+        if sentence := " ".join(error.format_message().split()).rstrip("."):
+            if sentence.count("Did you mean") > 1:  # typer asks, and so does newer click
+                sentence = sentence.partition(" (Did you mean")[0]
+            _fail(f"{sentence} (see `{command} --help`)")
         sys.exit(2)
     if code == 130:  # what typer makes of Ctrl-C
         print("fednag: interrupted; what was saved is kept", file=sys.stderr)

@@ -30,7 +30,7 @@ ScaleOption = Annotated[
 Experiments = Annotated[
     Path | None, typer.Option(help="Folder of figure files; else those that come with fednag.")
 ]
-Out = Annotated[Path, typer.Option(help="Folder for runs, records and charts.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for runs, records and charts.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 
 
@@ -105,7 +105,9 @@ def paper_verdict(
     experiments: Experiments = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of runs and records; else runs/paper, or docs/paper."),
+        typer.Option(
+            "--out", "-o", help="Folder of runs and records; else runs/paper, or docs/paper."
+        ),
     ] = None,
     write: Annotated[
         Path | None, typer.Option(help="Also put records and charts there, e.g. docs/paper.")
