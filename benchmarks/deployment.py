@@ -138,7 +138,7 @@ def tables_of(place: Path, **flower: Any) -> dict[str, Any]:
         }
     )
     own = {"out": str(place), "shape": ",".join(map(str, SHAPE)), "classes": CLASSES, "quorum": 2}
-    return run_config(experiment, {**own, "deadline": 25.0, "evaluate": "silos", **flower})
+    return run_config(experiment, {**own, "deadline": 60.0, "evaluate": "silos", **flower})
 
 
 def told(folder: Path) -> str:
@@ -183,6 +183,13 @@ class Trials:
         }
         self.running.start_node(silo, config, superlink=port)
         self.ports[silo] = port
+
+    def through_proxy(self, silo: int) -> None:
+        """Have a silo reach the server by another way; it takes a minute to be let in again."""
+        self.proxy = Proxy(self.running.port)
+        self.ports[silo] = self.proxy.port
+        self.running.processes.kill(f"silo-{silo}")
+        time.sleep(90)
 
     def keep_up(self) -> None:
         """Restart SuperNodes that end, as an init system does: one that was killed is let in again
@@ -239,11 +246,10 @@ def faults(tls: bool, only: str) -> None:
     with tempfile.TemporaryDirectory() as folder, federation(0, tls) as running:
         place = Path(folder)
         trials = Trials(running, place)
-        trials.proxy = Proxy(running.port)
         for silo in range(3):
             if tls:
                 running.register(silo)
-            trials.node(silo, trials.proxy.port if silo == 0 else None)
+            trials.node(silo)
         threading.Thread(target=trials.keep_up, daemon=True).start()
         trials.run("nothing", lambda run: None)
         trials.only = only
@@ -253,10 +259,11 @@ def faults(tls: bool, only: str) -> None:
             trials.run(what, lambda run, lie=lie: _lie(trials, run, lie))  # type: ignore[misc]
         trials.run("silo 2 hangs", lambda run: _hang(trials, run))
         trials.run("the server killed and resumed", lambda run: _kill_server(trials, run))
-        trials.run("silo 2 killed in a round and restarted", lambda run: _kill(trials, run), 8)
+        trials.run("silo 2 killed in a round and restarted", lambda run: _kill(trials, run))
+        if only in "the line of silo 0 cut":
+            trials.through_proxy(0)
         trials.run("the line of silo 0 cut", lambda run: _cut(trials, run))
         trials.over = True
-        trials.proxy.close()
 
 
 def _lie(trials: Trials, run: Submitted, lie: str) -> None:
@@ -298,9 +305,9 @@ def _cut(trials: Trials, run: Submitted) -> None:
     """Silo 0 reaches the server through a proxy; it is cut for a round."""
     run.after(1)
     assert trials.proxy is not None
-    trials.proxy.set_cut(True)
+    trials.proxy.cut()
     run.after(2)
-    trials.proxy.set_cut(False)
+    trials.proxy.mend()
 
 
 def main() -> None:

@@ -11,32 +11,34 @@ class Proxy:
     """Passes bytes on to a port; while it is cut, open connections end and new ones are refused."""
 
     def __init__(self, target: int) -> None:
-        self.target, self.cut = target, False
+        self.target = target
+        self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listen()
 
-    def set_cut(self, cut: bool) -> None:
-        self.cut = cut
-        for one in list(self._open) if cut else []:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-                one.close()
-
-    def close(self) -> None:
-        self.set_cut(True)
+    def cut(self) -> None:
+        # A thread that waits in accept() keeps a closed listener alive: wake it first.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for one in list(self._open):
+            _end(one)
 
-    def _accept(self) -> None:
+    def mend(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listen()
+
+    def _listen(self) -> None:
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
                 try:
-                    if self.cut:
-                        raise ConnectionRefusedError
                     server = socket.create_connection(("127.0.0.1", self.target))
-                except OSError:  # also while the server is down
+                except OSError:
                     client.close()
                     continue
                 self._open |= {client, server}
@@ -48,7 +50,11 @@ class Proxy:
             while data := source.recv(65536):
                 sink.sendall(data)
         for one in (source, sink):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-                one.close()
+            _end(one)
             self._open.discard(one)
+
+
+def _end(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
