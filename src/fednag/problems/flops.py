@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from fednag.problems import models
 
@@ -27,15 +30,37 @@ def training_flops(module: nn.Module, x: Tensor) -> float | None:
     Those of convolutions and matrix products: in any model worth timing the rest is small. A
     multiplication and an addition count as two.
     """
-    from torch.utils.flop_counter import FlopCounterMode
-
     module = copy.deepcopy(module)
+    counter = Counter()
     try:
-        with torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+        with torch.random.fork_rng(devices=[]), counter:
             module(x).sum().backward()
     except Exception:
         return None  # whatever a user's model raises; it may still train
-    return float(counter.get_total_flops()) / len(x) or None
+    return counter.flops / len(x) or None
+
+
+class Counter(TorchDispatchMode):
+    """Counts what torch's own counter counts, by torch's own formulas.
+
+    That one loads torch's compiler first, which takes longer than a small run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0.0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here; the guard against it is what loads the compiler
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if formula := flop_registry.get(func._overloadpacket):
+            self.flops += formula(*args, **(kwargs or {}), out_val=out)
+        return out
 
 
 @cache

@@ -4,19 +4,20 @@ Stacking saves overhead, which is most of a small model's time; stacked convolut
 ones, which are slower. What is best depends on the model, the batch and the machine. Threads are
 as many as there are cores: evaluation uses them all, whatever training gains.
 
-Chunks are compared by the processor time a task takes on one thread, not by the clock on the wall:
-other processes take the processor away, but that does not count. Only whether one thread for all
-workers beats sharing them out over several is asked of the wall clock, since threads wait for each
-other.
+First a task of each chunk is timed alone, in processor time: other processes take the processor
+away, but that does not count, and most chunks are out of the running at once. Those that are left
+then take turns at rounds of the run's own workers on all threads, by the clock on the wall: threads
+share caches and memory and wait for each other, which a task alone does not show. The best of many
+turns counts, since a neighbour only ever adds to a time.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 import torch
@@ -28,13 +29,15 @@ from fednag.simulate.engine import GRADIENT_BLOCK, Engine
 from fednag.simulate.schedule import Indexes, Schedule
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
-MOST_STEPS = 20  # iterations of a timed round; fewer of those that take longer than
-MOMENT = 0.01  # seconds
+MOST_WORKERS = 256  # in a timed round; more would only repeat it
+MOST_STEPS = 20  # iterations of a timed round; fewer of those that take a worker longer than
+MOMENT = 0.02  # seconds
 BATCHES_HELD = 4  # a worker's data in a timed round: full gradients would take long over more
-PATIENCE = 0.8  # seconds for telling good chunks from better ones, once each was tried
+FEWEST_TURNS, MOST_TURNS = 2, 24  # of every chunk that is left, and as many of them as fit in
+PATIENCE = 1.0  # seconds
 NEARLY = 1.02  # times slower: as good, and the smaller chunk is taken
 CLEARLY = 1.3  # times slower: out of the running, and no larger chunk is tried
-FAR = 1.25  # times faster must one thread be to be preferred to several
+FAR = 1.1  # times faster must fewer threads be to be preferred to all
 STRIDE = 7919  # a prime: neighbours in a batch are far from each other
 
 Clock = Callable[[], float]
@@ -48,7 +51,7 @@ class Choice:
     threads: int
     notes: tuple[str, ...] = ()
     seconds: dict[int, float] = field(default_factory=dict)
-    """For every chunk tried, the processor time a worker's iteration takes."""
+    """For every chunk that came into question, the time a worker's iteration takes."""
 
 
 def cores() -> int:
@@ -86,17 +89,16 @@ def choose(
     if chunk:
         return Choice(min(chunk, participants), most)
     trial = Trial(problem, algorithm, owned, schedule, tau)
-    seconds = _compared(trial, sizes(participants, most))
+    alone = _alone(trial, sizes(participants, most))
     # All threads have work as long as there are as many tasks.
-    shared = [size for size in seconds if size <= ceil(participants / most)]
-    fastest = min(seconds[size] for size in shared)
-    best = min(size for size in shared if seconds[size] <= NEARLY * fastest)
-    alone = [size for size in seconds if size not in shared]
-    if alone:
-        rival = min(alone, key=seconds.__getitem__)
-        if _faster_alone(trial, rival, best, participants, most):
-            best = rival
-    return Choice(best, most, seconds=seconds)
+    shared = {size for size in alone if size <= ceil(participants / most)}
+    left = _nearly_best(alone, shared) | _nearly_best(alone, alone.keys() - shared)
+    if len(left) == 1:
+        return Choice(left.pop(), most, seconds=alone)
+    walls = _in_turns(trial, sorted(left), min(participants, MOST_WORKERS), most)
+    seconds = {size: walls[size] * (1 if size in shared else FAR) for size in walls}
+    best = min(size for size in seconds if seconds[size] <= NEARLY * min(seconds.values()))
+    return Choice(best, most, seconds=walls)
 
 
 def sizes(participants: int, threads: int) -> list[int]:
@@ -112,39 +114,36 @@ def sizes(participants: int, threads: int) -> list[int]:
     return sorted(size for size in even if size <= MOST_STACKED)
 
 
-def _compared(trial: Trial, candidates: list[int]) -> dict[int, float]:
-    """Processor time a worker's iteration takes, for every chunk worth trying."""
+def _alone(trial: Trial, candidates: list[int]) -> dict[int, float]:
+    """Processor time a worker's iteration takes in a task alone, for every chunk worth trying."""
     seconds: dict[int, float] = {}
-
-    def measure(size: int) -> None:
-        found = trial.processor(size)
-        seconds[size] = min(found, seconds.get(size, found))
-
     for size in candidates:
-        measure(size)
+        seconds[size] = trial.processor(size)
         if seconds[size] > CLEARLY * min(seconds.values()):
-            measure(size)  # once is not enough to give up
+            seconds[size] = min(seconds[size], trial.processor(size))  # once is not enough
             if seconds[size] > CLEARLY * min(seconds.values()):
                 break
-    began = time.perf_counter()
-    while time.perf_counter() - began < PATIENCE:
-        close = [size for size in seconds if seconds[size] <= CLEARLY * min(seconds.values())]
-        if len(close) == 1:
-            break
-        for size in close:
-            measure(size)
     return seconds
 
 
-def _faster_alone(trial: Trial, alone: int, shared: int, participants: int, threads: int) -> bool:
-    """Whether few threads, with more workers stacked, take far less time than all threads do."""
-    walls: dict[int, float] = {}
+def _nearly_best(seconds: Mapping[int, float], among: Set[int]) -> set[int]:
+    if not among:
+        return set()
+    least = min(seconds[size] for size in among)
+    return {size for size in among if seconds[size] <= CLEARLY * least}
+
+
+def _in_turns(trial: Trial, chunks: list[int], workers: int, threads: int) -> dict[int, float]:
+    """Seconds a worker's iteration takes in whole rounds, the best of every chunk's turns."""
+    walls: dict[int, float] = dict.fromkeys(chunks, inf)
     began = time.perf_counter()
-    while len(walls) < 2 or time.perf_counter() - began < PATIENCE / 2:
-        for size in (alone, shared):
-            found = trial.wall(size, participants, min(threads, ceil(participants / size)))
-            walls[size] = min(found, walls.get(size, found))
-    return walls[alone] * FAR < walls[shared]
+    for turn in range(MOST_TURNS):
+        if turn >= FEWEST_TURNS and time.perf_counter() - began > PATIENCE:
+            break
+        for size in chunks:
+            found = trial.wall(size, workers, min(threads, ceil(workers / size)))
+            walls[size] = min(walls[size], found)
+    return walls
 
 
 class Trial:
