@@ -40,14 +40,14 @@ def training_flops(module: nn.Module, x: Tensor) -> float | None:
     return counter.flops / len(x) or None
 
 
-class Counter(TorchDispatchMode):
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what torch's own counter counts, by torch's own formulas.
 
     That one loads torch's compiler first, which takes longer than a small run.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0.0
 
     @classmethod
