@@ -356,6 +356,7 @@ def test_mistakes_are_sentences(
         ("run", "tau", "--scale", "laptp"): "did you mean laptop?",
         ("run", "tau", "--scale", "laptop"): "mnist is not here; `fednag data get mnist`",
         ("list", "--experiments", "nowhere"): "no figure files there",
+        ("run", "tau", "--known", "nowhere"): "--known nowhere: no records there",
         ("verdict",): "nothing has been run there",
         ("verdict", "--out", "bad"): "is not a figure's records",
     }
@@ -446,6 +447,44 @@ def test_what_has_been_run_is_not_run_again(
     assert call(monkeypatch, "paper", "run", "gamma-one", "--out", str(smoked), "-q") == 0
     assert "2 runs, 0 to do" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in smoked.rglob("records.jsonl")}
+
+
+def test_what_was_kept_counts_as_run(
+    smoked: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Records are committed, run folders are not: on another machine the rest goes on."""
+    place, out = tmp_path / "kept", tmp_path / "runs"
+    (place / "records" / "smoke").mkdir(parents=True)
+    for name in ("gamma-loss", "convergence-cnn"):
+        shutil.copy(kept.path_of(smoked, "smoke", name), kept.path_of(place, "smoke", name))
+    where = ("--out", str(out), "--known", str(place), "-q")
+    assert call(monkeypatch, "paper", "run", "gamma", *where) == 0
+    assert "4 runs, 0 to do" in capsys.readouterr().out
+    assert kept.load(out, "smoke", "gamma") == kept.load(smoked, "smoke", "gamma")
+    assert call(monkeypatch, "paper", "run", "gamma-one", *where) == 0
+    assert "2 runs, 1 to do" in capsys.readouterr().out
+    here = ("--out", str(out), "--write", str(place), "--scale", "smoke")
+    assert call(monkeypatch, "paper", "verdict", *here) == 0
+    for name in ("gamma", "gamma-loss", "gamma-one", "convergence-cnn"):
+        found, whole = kept.load(place, "smoke", name), kept.load(smoked, "smoke", name)
+        assert found is not None
+        assert whole is not None
+        assert found.runs == whole.runs, name
+
+
+def test_seconds_on_a_fleet_are_not_taken_from_a_figure_without(smoked: Path) -> None:
+    from fednag.paper.jobs import waiting
+
+    figures = [FIGURES["time"]]
+    needed = len(FIGURES["time"].jobs("smoke"))
+    before = kept.known(smoked, "smoke", ["time"])
+    assert waiting(figures, "smoke", Path("nowhere"), before) == []
+    without = {name: run for name, run in before.items() if name[0] == ""}
+    assert len(waiting(figures, "smoke", Path("nowhere"), without)) == needed
+    assert all(run.seconds == () for run in without.values())
 
 
 def test_figures_share_runs(smoked: Path) -> None:

@@ -31,6 +31,10 @@ Experiments = Annotated[
     Path | None, typer.Option(help="Folder of figure files; else those that come with fednag.")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for runs, records and charts.")]
+Known = Annotated[
+    Path | None,
+    typer.Option("--known", help="Runs whose records are there count as run, e.g. docs/paper."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 
 
@@ -60,6 +64,7 @@ def paper_run(
     scale: ScaleOption = "smoke",
     experiments: Experiments = None,
     out: Out = Path("runs/paper"),
+    known: Known = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a figure, draw it and judge it; what has been run is not run again.
@@ -73,7 +78,7 @@ def paper_run(
     chosen = pick(read_figures(experiments), figure)
     if why := missing(chosen, scale):
         raise FednagError(why)
-    _run([chosen], scale, out, quiet)
+    _run([chosen], scale, out, known, quiet)
 
 
 @paper_app.command("all")
@@ -81,6 +86,7 @@ def paper_all(
     scale: ScaleOption = "smoke",
     experiments: Experiments = None,
     out: Out = Path("runs/paper"),
+    known: Known = None,
     quiet: Quiet = False,
 ) -> None:
     """Run every figure whose data are here: the quick ones, then a seed of each, then the rest.
@@ -96,7 +102,7 @@ def paper_all(
     there = [figure for figure in figures if figure.name not in absent]
     if not there:
         raise FednagError(next(iter(absent.values())))
-    _run(there, scale, out, quiet, list(absent.values()))
+    _run(there, scale, out, known, quiet, list(absent.values()))
 
 
 @paper_app.command("verdict")
@@ -110,7 +116,7 @@ def paper_verdict(
         ),
     ] = None,
     write: Annotated[
-        Path | None, typer.Option(help="Also put records and charts there, e.g. docs/paper.")
+        Path | None, typer.Option(help="Also put records and charts there, beside those it has.")
     ] = None,
     page: Annotated[
         Path | None, typer.Option(help="Fill this page's tables, e.g. docs/paper.md.")
@@ -142,7 +148,7 @@ def paper_verdict(
         place = output(write) if write else out
         # Runs are gathered where there are any; committed records stand for themselves.
         if (out / one).is_dir():
-            gather_all(figures, one, out, place)
+            gather_all(figures, one, out, place, before=write)
         elif write and write != out:
             raise FednagError(f"{out}: no runs there to take records from; leave out --write")
         if write or (out / one).is_dir():
@@ -168,27 +174,34 @@ def _known(scale: str) -> None:
 
 
 def _run(
-    figures: Sequence[Figure], scale: str, out: Path, quiet: bool, remarks: Sequence[str] = ()
+    figures: Sequence[Figure],
+    scale: str,
+    out: Path,
+    before: Path | None,
+    quiet: bool,
+    remarks: Sequence[str] = (),
 ) -> None:
     from fednag.interrupts import Interrupted, Watch
-    from fednag.paper.jobs import found, gather_all, queue, run_queue
+    from fednag.paper.jobs import gather_all, queue, run_queue, waiting
+    from fednag.paper.kept import known
     from fednag.terminal import RunsProgress, notes, paths
 
     output(out)
-    jobs = queue(figures, scale)
-    waiting = [job for job in jobs if found(out, job.experiment) is None]
+    if before and not (before / "records").is_dir():
+        raise FednagError(f"--known {before}: no records there; give a folder such as docs/paper")
+    named = {figure.name: figure for figure in figures}
+    jobs = waiting(figures, scale, out, known(before, scale, named) if before else {})
     terminal = console()
-    terminal.print(f"{len(figures)} figures, {len(jobs)} runs, {len(waiting)} to do")
+    terminal.print(f"{len(figures)} figures, {len(queue(figures, scale))} runs, {len(jobs)} to do")
     stopped = None
-    labels = [f"{job.label} {job.figure} #{job.experiment.seed}" for job in waiting]
-    if waiting:
+    labels = [f"{job.label} {job.figure} #{job.experiment.seed}" for job in jobs]
+    if jobs:
         try:
             with Watch() as watch, RunsProgress(terminal, labels, quiet) as progress:
-                run_queue(waiting, out, progress.started, watch)
+                run_queue(jobs, out, progress.started, watch)
         except Interrupted as caught:
             stopped = caught
-    named = {figure.name: figure for figure in figures}
-    written = gather_all(named, scale, out, out)
+    written = gather_all(named, scale, out, out, before)
     written += _draw(figures, scale, out)
     _report(figures, scale, out)
     notes(terminal, remarks)

@@ -16,7 +16,7 @@ from fednag.execute import stem
 from fednag.experiment import resolve_device
 from fednag.interrupts import Watch
 from fednag.paper.figure import Figure, Job
-from fednag.paper.kept import FigureRecords, Kept, keep, write
+from fednag.paper.kept import FigureRecords, Kept, Known, keep, known, recall, write
 from fednag.problems.sources import SOURCES, data_folder
 from fednag.records import OVER, RunFolder
 
@@ -81,31 +81,50 @@ def queue(figures: Iterable[Figure], scale: str) -> list[Job]:
     return list(once.values())
 
 
+def waiting(figures: Sequence[Figure], scale: str, out: Path, before: Known) -> list[Job]:
+    """The runs of a queue that are neither over in ``out`` nor known from before."""
+    wanted = {
+        settled(job.experiment).key
+        for figure in figures
+        for job in figure.jobs(scale)
+        if _recalled(before, figure, job) is None
+    }
+    return [
+        job
+        for job in queue(figures, scale)
+        if settled(job.experiment).key in wanted and found(out, job.experiment) is None
+    ]
+
+
 def run_queue(
     jobs: Sequence[Job], out: Path, started: Started | None = None, watch: Watch | None = None
-) -> int:
-    """Run those that are not over yet; one that was interrupted goes on. Returns how many ran."""
-    waiting = [job for job in jobs if found(out, job.experiment) is None]
+) -> None:
+    """Run them; one that was interrupted goes on."""
     run_all(
-        [(job.label, job.experiment, None) for job in waiting],
+        [(job.label, job.experiment, None) for job in jobs],
         out=out,
         started=started,
         resume=True,
         watch=watch,
     )
-    return len(waiting)
 
 
-def gather(figure: Figure, scale: str, out: Path) -> FigureRecords:
-    """The records of a figure's runs that are over."""
+def gather(figure: Figure, scale: str, out: Path, before: Known) -> FigureRecords:
+    """The records of a figure's runs that are over, here or known from before."""
     series: dict[str, tuple[Kept, ...]] = {}
     for job in figure.jobs(scale):
         folder = found(out, job.experiment)
-        if folder is not None:
-            series[job.series] = (*series.get(job.series, ()), _kept(folder, job, figure))
+        run = _kept(folder, job, figure) if folder else _recalled(before, figure, job)
+        if run is not None:
+            series[job.series] = (*series.get(job.series, ()), run)
     labels = [one.label for one in figure.series(scale) if one.label in series]
     ordered = {label: series[label] for label in labels}
     return FigureRecords(figure.name, scale, tuple(figure.scale(scale).seeds), ordered)
+
+
+def _recalled(before: Known, figure: Figure, job: Job) -> Kept | None:
+    key = settled(job.experiment).key
+    return recall(before, figure.name, key, timed=figure.content.fleet is not None)
 
 
 def _kept(folder: RunFolder, job: Job, figure: Figure) -> Kept:
@@ -131,11 +150,14 @@ def _ends(folder: RunFolder, fleet: str) -> Sequence[float]:
     return mean
 
 
-def gather_all(figures: Mapping[str, Figure], scale: str, out: Path, place: Path) -> list[Path]:
-    """Write the records of every figure that has runs."""
+def gather_all(
+    figures: Mapping[str, Figure], scale: str, out: Path, place: Path, before: Path | None = None
+) -> list[Path]:
+    """Write the records of every figure that has runs, in ``out`` or kept in ``before``."""
+    kept = known(before, scale, figures) if before else {}
     written = []
     for figure in figures.values():
-        records = gather(figure, scale, out)
+        records = gather(figure, scale, out, kept)
         if records.runs:
             written.append(write(place, records))
     return written

@@ -161,6 +161,25 @@ def load(place: Path, scale: str, figure: str) -> FigureRecords | None:
         ) from error
 
 
+Known = Mapping[tuple[str, str], Kept]  # runs kept before, by figure ("": any) and key
+
+
+def known(place: Path, scale: str, figures: Iterable[str]) -> Known:
+    """The runs whose records are in ``place``; what one figure kept serves others too."""
+    found: dict[tuple[str, str], Kept] = {}
+    for name in figures:
+        records = load(place, scale, name)
+        for run in (run for runs in (records.series if records else {}).values() for run in runs):
+            found[name, run.key] = run
+            found["", run.key] = replace(run, seconds=())
+    return found
+
+
+def recall(before: Known, figure: str, key: str, timed: bool) -> Kept | None:
+    """A figure's run among those; seconds on a fleet only the figure itself can have kept."""
+    return before.get((figure, key)) or (None if timed else before.get(("", key)))
+
+
 def tuned(records: FigureRecords, groups: Mapping[str, str]) -> FigureRecords:
     """Groups in place of their members: each stands as the member of least mean final loss.
 
