@@ -21,7 +21,7 @@ from fednag.problems.data import load
 from fednag.problems.problem import Problem
 from fednag.simulate import tuning
 from fednag.simulate.schedule import Schedule
-from fednag.simulate.tuning import choose, sizes
+from fednag.simulate.tuning import Trial, Turn, choose, sizes
 from fednag.vectors import Vectors
 
 
@@ -38,25 +38,23 @@ class Alone(FedNAG):
 
 def clock(
     monkeypatch: pytest.MonkeyPatch,
-    seconds: dict[int, float],
+    alone: dict[int, float],
+    rounds: dict[int, float] | None = None,
     walls: dict[int, float] | None = None,
 ) -> list[int]:
-    """Replace the timers; returns the chunks whose processor time is asked for."""
-    asked: list[int] = []
+    """Replace the timers; returns the chunks that take turns, in their order."""
+    turns: list[int] = []
 
-    def processor(trial: tuning.Trial, chunk: int) -> float:
-        asked.append(chunk)
-        return seconds[chunk]
-
-    def wall(trial: tuning.Trial, chunk: int, workers: int, threads: int) -> float:
+    def round_of(trial: Trial, chunk: int, workers: int, threads: int) -> Turn:
         assert threads == min(2, -(-workers // chunk))
-        return (walls or {}).get(chunk, 1.0)
+        turns.append(chunk)
+        return Turn((walls or {}).get(chunk, 1.0), (rounds or {}).get(chunk, 1.0))
 
-    monkeypatch.setattr(tuning.Trial, "processor", processor)
-    monkeypatch.setattr(tuning.Trial, "wall", wall)
+    monkeypatch.setattr(Trial, "alone", lambda trial, chunk: alone[chunk])
+    monkeypatch.setattr(Trial, "round", round_of)
     monkeypatch.setattr(tuning, "PATIENCE", 0.0)
     monkeypatch.setattr(tuning, "cores", lambda: 2)
-    return asked
+    return turns
 
 
 FEDNAG = FedNAG()
@@ -85,60 +83,68 @@ def test_sizes_share_workers_evenly() -> None:
             assert found[-1] <= participants
 
 
-ALONE = {1: 9.0, 2: 5.0, 4: 2.5, 8: 2.0, 16: 2.1, 32: 4.0}
-
-
 def test_the_fastest_in_whole_rounds_is_taken(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task alone says only who is worth a round: there the order may be another."""
-    asked = clock(monkeypatch, ALONE, walls={4: 2.0, 8: 2.2, 16: 1.5, 32: 9.0})
-    choice = choice_of(problem, 32)
-    assert (choice.chunk, choice.threads, choice.notes) == (16, 2, ())
-    assert asked == [1, 2, 4, 8, 16, 32, 32]
-    assert choice.seconds == {4: 2.0, 8: 2.2, 16: 1.5, 32: 9.0}
+    """A task alone says only who is worth a turn: in rounds the order may be another."""
+    alone = {1: 9.0, 2: 5.0, 4: 2.5, 8: 2.0, 15: 2.1, 30: 4.0}
+    turns = clock(monkeypatch, alone, rounds={4: 2.0, 8: 2.2, 15: 1.9})
+    choice = choice_of(problem, 30)
+    assert (choice.chunk, choice.threads, choice.notes) == (15, 2, ())
+    assert set(turns) == {4, 8, 15}
+    assert choice.seconds == {4: 2.0, 8: 2.2, 15: 1.9}
 
 
 def test_the_best_of_several_turns_counts(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock(monkeypatch, ALONE)
-    turns = {4: [1.4, 1.4], 8: [9.0, 1.0], 16: [1.2, 9.0], 32: [9.0, 9.0]}
-    monkeypatch.setattr(tuning.Trial, "wall", lambda trial, chunk, *_: turns.get(chunk, [1]).pop(0))
-    monkeypatch.setattr(tuning.Trial, "__init__", lambda *_: None)
-    assert choice_of(problem, 32).chunk == 8
-    assert all(not left for left in turns.values())
+    clock(monkeypatch, {1: 9.0, 2: 2.0, 4: 2.0, 8: 9.0})
+    said = {2: [1.0, 1.1, 1.2], 4: [9.0, 9.0, 0.9]}
+    monkeypatch.setattr(Trial, "round", lambda trial, chunk, *_: Turn(1.0, said[chunk].pop(0)))
+    assert choice_of(problem, 8).chunk == 4
+
+
+def test_who_is_clearly_behind_takes_no_more_turns(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = {1: 9.0, 2: 2.0, 4: 2.0, 8: 2.0, 15: 9.0}
+    turns = clock(monkeypatch, alone, rounds={2: 1.3, 4: 1.0, 8: 1.05})
+    monkeypatch.setattr(tuning, "PATIENCE", 60.0)
+    assert choice_of(problem, 30).chunk == 4
+    assert turns.count(2) == tuning.FEWEST_TURNS
+    assert turns.count(4) == turns.count(8) == tuning.MOST_TURNS
 
 
 def test_much_slower_ends_the_search(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = clock(monkeypatch, {1: 1.0, 2: 1.4})
+    turns = clock(monkeypatch, {1: 1.0, 2: 1.6})  # of larger chunks nothing is asked
     assert choice_of(problem, 32).chunk == 1
-    assert asked == [1, 2, 2]
+    assert turns == []
 
 
 def test_of_equals_the_smaller(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock(monkeypatch, ALONE, walls={4: 1.1, 8: 1.01, 16: 1.0, 32: 1.0})
-    assert choice_of(problem, 32).chunk == 8
+    alone = {1: 9.0, 2: 2.0, 4: 2.0, 8: 2.0, 15: 9.0}
+    clock(monkeypatch, alone, rounds={2: 1.1, 4: 1.01, 8: 1.0})
+    assert choice_of(problem, 30).chunk == 4
 
 
-def test_fewer_threads_must_be_clearly_faster(
+def test_fewer_threads_must_be_clearly_faster_on_the_wall(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = {1: 2.0, 2: 1.0, 4: 0.7}
-    clock(monkeypatch, seconds, walls={2: 1.0, 4: 0.95})
+    alone, rounds = {1: 2.0, 2: 1.0, 4: 0.7}, {2: 1.0, 4: 0.1}
+    clock(monkeypatch, alone, rounds, walls={2: 1.0, 4: 0.95})
     assert choice_of(problem, 4).chunk == 2
-    clock(monkeypatch, seconds, walls={2: 1.0, 4: 0.85})
+    clock(monkeypatch, alone, rounds, walls={2: 1.0, 4: 0.85})
     assert choice_of(problem, 4).chunk == 4
 
 
 def test_what_is_given_is_not_timed(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = clock(monkeypatch, {})
+    turns = clock(monkeypatch, {})
     assert choice_of(problem, 32, chunk=5).chunk == 5
     assert choice_of(problem, 3, chunk=5).chunk == 3
     assert choice_of(problem, 32, chunk=5, threads=7).threads == 7
     assert choice_of(problem, 1).chunk == 1
     assert choice_of(problem, 32, Alone()).chunk == 1
-    assert asked == []
+    assert turns == []
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
@@ -158,7 +164,6 @@ def test_the_real_timer_times_every_method(
 def test_what_others_compute_does_not_count(problem: Problem) -> None:
     """A thread that sleeps, as one does that waits for a core, takes no processor time."""
     owned, schedule = [np.arange(20)] * 4, Schedule(0, [20] * 4, 8)
-    trial = tuning.Trial(problem, FedNAG(), owned, schedule, 3)
 
     class Slept(FedNAG):
         def end(
@@ -167,10 +172,14 @@ def test_what_others_compute_does_not_count(problem: Problem) -> None:
             time.sleep(0.2)
             return super().end(local, sent, mine, full, steps)
 
-    slept = tuning.Trial(problem, Slept(), owned, schedule, 3)
-    assert slept.wall(2, 2, 1) * 2 * slept.steps >= 0.2
-    assert slept.processor(2) * 2 * slept.steps < 0.2
-    assert trial.steps == 3
+    slept = Trial(problem, Slept(), owned, schedule, 3)
+    turn, workers = slept.round(2, 4, 2), 4
+    assert turn.wall * workers * slept.steps(workers) >= 0.2
+    assert turn.processor * workers * slept.steps(workers) < 0.2
+    assert slept.alone(2) * 2 * slept.steps(1) < 0.2
+    assert slept.steps(1) == 1  # an iteration takes longer than a moment
+    slept.step = tuning.MOMENT / 10
+    assert [slept.steps(workers) for workers in (1, 5, 100)] == [3, 2, 1]
 
 
 def test_the_choice_is_kept_and_repeats_the_run(
@@ -190,9 +199,9 @@ def test_the_choice_is_kept_and_repeats_the_run(
 
 
 def test_methods_that_are_compared_share_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 1.2})
+    turns = clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 1.2})
     arguments = {"model": "logistic", "workers": 4, "tau": 2, "iterations": 4, "batch": 8}
     result = fednag.compare(["fednag", "csgd", "fedavg"], **arguments)
-    assert asked == [1, 2, 4]
+    assert turns == [2, 4] * tuning.FEWEST_TURNS  # once for all
     chunks = {run.label: run.experiment.engine.chunk for run in result.runs}
     assert chunks == {"fednag": 2, "csgd": 1, "fedavg": 2}

@@ -4,11 +4,12 @@ Stacking saves overhead, which is most of a small model's time; stacked convolut
 ones, which are slower. What is best depends on the model, the batch and the machine. Threads are
 as many as there are cores: evaluation uses them all, whatever training gains.
 
-First a task of each chunk is timed alone, in processor time: other processes take the processor
-away, but that does not count, and most chunks are out of the running at once. Those that are left
-then take turns at rounds of the run's own workers on all threads, by the clock on the wall: threads
-share caches and memory and wait for each other, which a task alone does not show. The best of many
-turns counts, since a neighbour only ever adds to a time.
+Chunks are compared in processor time, not by the clock on the wall: other processes take the
+processor away, but that does not count. First a task of each chunk is timed alone, and most are out
+of the running at once. Those that are left take turns at rounds of the run's own workers on all
+threads, which share caches and memory as a task alone does not; the best of many turns counts. Only
+whether fewer threads, with more workers stacked, beat all of them is asked of the wall clock, since
+threads wait for each other.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from fednag.simulate.schedule import Indexes, Schedule
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
 MOST_WORKERS = 256  # in a timed round; more would only repeat it
-MOST_STEPS = 20  # iterations of a timed round; fewer of those that take a worker longer than
+MOST_STEPS = 20  # iterations of a timed round; fewer of those that take longer than
 MOMENT = 0.02  # seconds
 BATCHES_HELD = 4  # a worker's data in a timed round: full gradients would take long over more
-FEWEST_TURNS, MOST_TURNS = 2, 24  # of every chunk that is left, and as many of them as fit in
-PATIENCE = 1.0  # seconds
+FEWEST_TURNS, MOST_TURNS = 3, 40  # of every chunk that is left, and as many of them as fit in
+PATIENCE = 1.2  # seconds
 NEARLY = 1.02  # times slower: as good, and the smaller chunk is taken
-CLEARLY = 1.3  # times slower: out of the running, and no larger chunk is tried
+CLEARLY = 1.15  # times slower in its best turn: takes no more turns
+FAR_OFF = 1.5  # times slower alone: takes no turn, and no larger chunk is tried
 FAR = 1.1  # times faster must fewer threads be to be preferred to all
 STRIDE = 7919  # a prime: neighbours in a batch are far from each other
 
@@ -51,7 +53,7 @@ class Choice:
     threads: int
     notes: tuple[str, ...] = ()
     seconds: dict[int, float] = field(default_factory=dict)
-    """For every chunk that came into question, the time a worker's iteration takes."""
+    """For every chunk that came into question, the processor time a worker's iteration takes."""
 
 
 def cores() -> int:
@@ -92,13 +94,15 @@ def choose(
     alone = _alone(trial, sizes(participants, most))
     # All threads have work as long as there are as many tasks.
     shared = {size for size in alone if size <= ceil(participants / most)}
-    left = _nearly_best(alone, shared) | _nearly_best(alone, alone.keys() - shared)
-    if len(left) == 1:
-        return Choice(left.pop(), most, seconds=alone)
-    walls = _in_turns(trial, sorted(left), min(participants, MOST_WORKERS), most)
-    seconds = {size: walls[size] * (1 if size in shared else FAR) for size in walls}
-    best = min(size for size in seconds if seconds[size] <= NEARLY * min(seconds.values()))
-    return Choice(best, most, seconds=walls)
+    fewer = set(_near(alone, alone.keys(), FAR_OFF)) - shared
+    kinds = [_near(alone, kind, FAR_OFF) for kind in (shared, fewer) if kind]
+    if kinds == [[only := kinds[0][0]]]:
+        return Choice(only, most, seconds=alone)
+    turns = _in_turns(trial, kinds, participants, most)
+    seconds = {size: turn.processor for size, turn in turns.items()}
+    best = [min(_near(seconds, set(kind), NEARLY)) for kind in kinds]
+    fastest = min(best, key=lambda size: turns[size].wall * (1 if size in shared else FAR))
+    return Choice(fastest, most, seconds=seconds)
 
 
 def sizes(participants: int, threads: int) -> list[int]:
@@ -118,32 +122,46 @@ def _alone(trial: Trial, candidates: list[int]) -> dict[int, float]:
     """Processor time a worker's iteration takes in a task alone, for every chunk worth trying."""
     seconds: dict[int, float] = {}
     for size in candidates:
-        seconds[size] = trial.processor(size)
-        if seconds[size] > CLEARLY * min(seconds.values()):
-            seconds[size] = min(seconds[size], trial.processor(size))  # once is not enough
-            if seconds[size] > CLEARLY * min(seconds.values()):
-                break
+        seconds[size] = min(trial.alone(size), trial.alone(size))
+        if seconds[size] > FAR_OFF * min(seconds.values()):
+            break
     return seconds
 
 
-def _nearly_best(seconds: Mapping[int, float], among: Set[int]) -> set[int]:
-    if not among:
-        return set()
+def _near(seconds: Mapping[int, float], among: Set[int], factor: float) -> list[int]:
+    """Those that take no longer than ``factor`` times the least, smallest first."""
     least = min(seconds[size] for size in among)
-    return {size for size in among if seconds[size] <= CLEARLY * least}
+    return sorted(size for size in among if seconds[size] <= factor * least)
 
 
-def _in_turns(trial: Trial, chunks: list[int], workers: int, threads: int) -> dict[int, float]:
-    """Seconds a worker's iteration takes in whole rounds, the best of every chunk's turns."""
-    walls: dict[int, float] = dict.fromkeys(chunks, inf)
+def _in_turns(
+    trial: Trial, kinds: list[list[int]], participants: int, threads: int
+) -> dict[int, Turn]:
+    """The best of every chunk's turns at a round; those clearly behind in their kind drop out."""
+    workers = min(participants, MOST_WORKERS)
+    best = {size: Turn(inf, inf) for kind in kinds for size in kind}
     began = time.perf_counter()
     for turn in range(MOST_TURNS):
-        if turn >= FEWEST_TURNS and time.perf_counter() - began > PATIENCE:
-            break
-        for size in chunks:
-            found = trial.wall(size, workers, min(threads, ceil(workers / size)))
-            walls[size] = min(walls[size], found)
-    return walls
+        if turn >= FEWEST_TURNS:
+            spent = {size: best[size].processor for size in best}
+            kinds = [_near(spent, set(kind), CLEARLY) for kind in kinds]
+            if sum(map(len, kinds)) == 1 or time.perf_counter() - began > PATIENCE:
+                break
+        for size in (size for kind in kinds for size in kind):
+            found = trial.round(size, workers, min(threads, ceil(workers / size)))
+            best[size] = best[size].better(found)
+    return best
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Seconds of a worker's iteration in a round."""
+
+    wall: float
+    processor: float  # of all threads together
+
+    def better(self, other: Turn) -> Turn:
+        return Turn(min(self.wall, other.wall), min(self.processor, other.processor))
 
 
 class Trial:
@@ -162,30 +180,35 @@ class Trial:
         self.owned = [mine[:held] for mine in sorted(owned, key=len, reverse=True)]
         self.server = algorithm.init(problem.initial)
         self._engines: dict[tuple[int, int, int], Engine] = {}
-        self.steps = 1
-        spent = self.wall(1, 1, 1)
-        self.steps = max(1, min(tau, MOST_STEPS, int(MOMENT / max(spent, 1e-9))))
+        self.most = min(tau, MOST_STEPS)
+        self.step = self._timed(1, 1, 1, 1).wall
 
-    def processor(self, chunk: int) -> float:
-        """Processor seconds of a worker's iteration when so many are stacked."""
-        return self._time(chunk, chunk, 1, _processor_clock())
+    def alone(self, chunk: int) -> float:
+        """Processor seconds of a worker's iteration when so many are stacked, on one thread."""
+        return self._timed(chunk, chunk, 1, self.steps(1)).processor
 
-    def wall(self, chunk: int, workers: int, threads: int) -> float:
-        """Seconds of a worker's iteration in rounds of so many workers and threads."""
-        return self._time(chunk, workers, threads, time.perf_counter)
+    def round(self, chunk: int, workers: int, threads: int) -> Turn:
+        """What a worker's iteration takes in a round of so many workers on so many threads."""
+        return self._timed(chunk, workers, threads, self.steps(workers))
 
-    def _time(self, chunk: int, workers: int, threads: int, clock: Clock) -> float:
+    def steps(self, workers: int) -> int:
+        """Iterations of a timed round of so many workers."""
+        return max(1, min(self.most, int(MOMENT / max(self.step * workers, 1e-9))))
+
+    def _timed(self, chunk: int, workers: int, threads: int, steps: int) -> Turn:
         key = chunk, workers, threads
         known = key in self._engines
         if not known:
             self._engines[key] = self._engine(*key)
+        processor_clock = _processor_clock()
         with self._engines[key] as engine:
             if not known:  # the step is recorded, then run in
                 self._round(engine, workers, 1)
                 self._round(engine, workers, 1)
-            began = clock()
-            self._round(engine, workers, self.steps)
-            return (clock() - began) / (workers * self.steps)
+            began, spent = time.perf_counter(), processor_clock()
+            self._round(engine, workers, steps)
+            wall, processor = time.perf_counter() - began, processor_clock() - spent
+        return Turn(wall / (workers * steps), processor / (workers * steps))
 
     def _engine(self, chunk: int, workers: int, threads: int) -> Engine:
         owned = self.owned[:workers]
@@ -198,9 +221,9 @@ class Trial:
 
 
 def _processor_clock() -> Clock:
-    """Time this thread spent computing; the wall clock where that is too coarse to be of use."""
-    exact = time.get_clock_info("thread_time").resolution <= 1e-4
-    return time.thread_time if exact else time.perf_counter
+    """Time this process spent computing; the wall clock where that is too coarse to be of use."""
+    exact = time.get_clock_info("process_time").resolution <= 1e-4
+    return time.process_time if exact else time.perf_counter
 
 
 def _width(schedule: Schedule) -> int:
