@@ -117,15 +117,16 @@ def test_a_mistyped_command_is_corrected(group: str, name: str, fednag: Caller) 
     wrong = wrong if wrong != name else name[:-1]
     result = fednag(*group.split(), wrong)
     assert (result.code, result.out) == (2, "")
-    assert f"Did you mean '{name}'?" in result.err
-    assert result.err.count("Did you mean") == 1
+    (hint,) = re.findall(r"Did you mean (.*?)\?", result.err)
+    assert f"'{name}'" in hint
 
 
 @pytest.mark.parametrize("path", LEAVES)
 def test_a_mistyped_option_is_corrected(path: str, fednag: Caller) -> None:
     result = fednag(*path.split(), "--jsno")
     assert (result.code, result.out) == (2, "")
-    assert "Did you mean --json?" in result.err
+    (hint,) = re.findall(r"Did you mean (.*?)\?", result.err)
+    assert re.search(r"--json\b", hint)
     assert result.err.count("\n") == 1
 
 

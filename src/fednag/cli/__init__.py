@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -264,7 +265,7 @@ def main() -> None:
         # Without arguments the help has been printed, and there is nothing to add.
         if sentence := " ".join(error.format_message().split()).rstrip("."):
             if sentence.count("Did you mean") > 1:  # typer asks, and so does newer click
-                sentence = sentence.partition(" (Did you mean")[0]
+                sentence = re.sub(r"(Did you mean [^?]*\?).*", r"\1", sentence)
             _fail(f"{sentence} (see `{command} --help`)")
         sys.exit(2)
     if code == 130:  # what typer makes of Ctrl-C

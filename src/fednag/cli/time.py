@@ -41,8 +41,7 @@ class ReplayByDefault(TyperGroup):
 
     def _mistyped(self, word: str) -> bool:
         """Not a path that is there, and nearly a command's name."""
-        near = get_close_matches(word, list(self.commands), n=1, cutoff=0.75)
-        return bool(near) and not Path(word).exists()
+        return bool(get_close_matches(word, self.commands)) and not Path(word).exists()
 
 
 time_app = typer.Typer(
