@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -137,7 +138,8 @@ def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             "fednag.problems.download.check", lambda name: [(Path("mnist/train.gz"), "ok")]
         )
-    monkeypatch.setattr("fednag.clock.transfers.Listener.serve", lambda self, once: None)
+    if path == "time listen":  # others need it to answer
+        monkeypatch.setattr("fednag.clock.transfers.Listener.serve", lambda self, once: None)
     if path == "flower up":
         monkeypatch.setattr("fednag.flower.local.federation", in_process)
 
@@ -180,10 +182,11 @@ def test_standard_output_is_one_document(path: str, fednag: Caller) -> None:
 
 
 def texts_of_numbers(value: Any) -> Iterator[str]:
-    """Numbers are numbers, not texts; only names and sentences are texts."""
+    """Numbers are numbers, not texts; but what the paper says is quoted as it stands there."""
     if isinstance(value, dict):
-        for inner in value.values():
-            yield from texts_of_numbers(inner)
+        for key, inner in value.items():
+            if key != "paper":
+                yield from texts_of_numbers(inner)
     elif isinstance(value, list):
         for inner in value:
             yield from texts_of_numbers(inner)
@@ -199,13 +202,13 @@ def texts_of_numbers(value: Any) -> Iterator[str]:
 def test_progress_goes_beside_the_document(path: str, fednag: Caller) -> None:
     result = called(path, fednag, "--json")
     assert result.document
-    assert "round 2" in result.err
+    assert re.search(r"round \d", result.err)
     quiet = called(path, fednag, "--json", "--quiet", "--out", "elsewhere")
     assert quiet.document
-    assert "round 2" not in quiet.err
+    assert not re.search(r"round \d", quiet.err)
     spoken = called(path, fednag, "--out", "again")
     assert spoken.code == 0
-    assert "round 2" in spoken.out
+    assert re.search(r"round \d", spoken.out)
     with pytest.raises(json.JSONDecodeError):
         assert spoken.document
 

@@ -60,6 +60,8 @@ def time_plan(
 
     Example: fednag time plan --fleet silos-wan --target 0.95 --taus 1,5,10,20,40,80 --gammas 0.9
     """
+    from fednag.cli.time import remarks
+    from fednag.clock.attendance import notes_on
     from fednag.clock.fleet import load_fleet
     from fednag.config import assignments, override, read, value
     from fednag.interrupts import Interrupted, Watch
@@ -104,9 +106,6 @@ def time_plan(
     except Interrupted as stopped:
         print(f"fednag: {stopped}, or all by repeating the command", file=sys.stderr)
         sys.exit(128 + stopped.number)
-    from fednag.cli.time import remarks
-    from fednag.clock.attendance import notes_on
-
     workers = max(run.workload.workers for run in advice.runs)
     said = [*notes_on(where, workers), *remarks(_merged(advice.runs), where)]
     report = _report(advice)
@@ -158,10 +157,10 @@ def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
     for point in advice.points:
         row = point.row
         own = advice.best_of(point.method)
-        said = "least of all" if point is best else "its least" if point is own else ""
+        remark = "least of all" if point is best else "its least" if point is own else ""
         if row.seconds is None:
             part = f"{row.reached} of {row.runs} runs reach it" if row.reached else "never"
-            said = part + ("" if row.best is None else f"; best {row.best:.4g}")
+            remark = part + ("" if row.best is None else f"; best {row.best:.4g}")
         table.add_row(
             point.method,
             str(point.tau),
@@ -169,7 +168,7 @@ def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
             "-" if row.iterations is None else f"{row.iterations:,.0f}",
             "-" if row.rounds is None else f"{row.rounds:,.1f}",
             f"{row.per_round:,.4g}",
-            said,
+            remark,
             style="bold" if point is best else "red" if row.seconds is None else None,
         )
     terminal.print(table)
