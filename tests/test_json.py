@@ -332,6 +332,10 @@ def test_verdicts_are_those_of_the_table(fednag: Caller) -> None:
         assert all(part["seeds"] >= 1 for part in one["parts"])
     (judged,) = fednag("paper", "verdict", "--experiments", "figures", "--json").document["scales"]
     assert judged["verdicts"] == found["verdicts"]
+    # Questions of our own are answered, but counted as verdicts.
+    for one in called("paper verdict", fednag, "--json").document["scales"]:
+        assert any(verdict["beyond"] for verdict in one["verdicts"])
+        assert sum(one["counts"].values()) == len(one["verdicts"])
 
 
 def test_what_json_has_not_is_null(fednag: Caller) -> None:
