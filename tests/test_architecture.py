@@ -16,17 +16,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "algorithms": {"algorithm", "vectors"},
     "problems": {"errors", "vectors"},
     "records": {"errors"},
+    "labels": set(),
+    "targets": {"errors", "records"},
     "simulate": {"algorithm", "problems", "records", "vectors"},
-    "report": {"errors", "records", "theory"},
+    "report": {"errors", "labels", "records", "targets", "theory"},
     "config": {"algorithm", "algorithms", "errors"},
     "clock": {
         "algorithm",
         "algorithms",
         "config",
         "errors",
+        "labels",
         "problems",
         "records",
         "simulate",
+        "targets",
         "vectors",
     },
     "experiment": {"algorithm", "clock", "config", "errors", "problems", "simulate"},
@@ -73,7 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "theory": {"algorithm", "algorithms", "errors", "problems", "vectors"},
     "trackers": {"errors", "records", "report"},
-    "watch": {"errors", "records", "report"},
+    "watch": {"errors", "records", "report", "targets"},
     "planning": {
         "algorithms",
         "api",
@@ -96,7 +100,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "simulate",
         "vectors",
     },
-    "terminal": {"config", "execute", "records", "report", "simulate"},
+    "terminal": {"config", "execute", "records", "report", "simulate", "targets"},
 }
 
 

@@ -21,7 +21,7 @@ from fednag.report.sheets import Sheet, caveats, told_apart
 from fednag.report.spec import thinned, tracks_of
 from fednag.report.summary import sentence
 from fednag.report.tables import Curve, ranked, target_cells
-from fednag.report.targets import Target, common_target, given_target
+from fednag.targets import Target, common_target, given_target
 
 
 def records(*accuracies: float | None) -> list[Record]:
@@ -218,38 +218,3 @@ def test_mlflow_reads_what_was_written(written: Path, capsys: pytest.CaptureFixt
     assert run.info.status == "FINISHED"
     history = client.get_metric_history(run.info.run_id, "accuracy")
     assert sorted((m.step, m.value) for m in history) == [(0, 0.1), (10, 0.3), (20, 0.5)]
-
-
-def test_every_command_has_an_example_and_tables_have_json() -> None:
-    from typer.main import get_command
-
-    def leaves(command: Any, path: str) -> Any:
-        for name, inner in getattr(command, "commands", {}).items():
-            yield from leaves(inner, f"{path} {name}")
-        if not hasattr(command, "commands"):
-            yield path, command
-
-    found = dict(leaves(get_command(cli.app), "fednag"))
-    for path, command in found.items():
-        assert "Example: fednag" in command.help, path
-        out = [p for p in command.params if "--out" in p.opts]
-        assert all("-o" in p.opts or path.startswith("fednag time") for p in out), path
-    tables = ["compare", "run", "sweep", "resume", "watch", "show", "report", "algorithms"]
-    tables += ["data list", "data check", "data split"]
-    tables += ["theory check", "theory compare", "theory plan"]
-    for name in tables:
-        options = {opt for p in found[f"fednag {name}"].params for opt in p.opts}
-        assert "--json" in options, name
-
-
-def test_names_are_completed_and_mistyped_ones_corrected(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, _, err = fednag(capsys, "reprot", "runs")
-    assert code == 2
-    assert "Did you mean 'report'" in err
-    monkeypatch.setenv("_FEDNAG_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "fednag data get cif")
-    monkeypatch.setenv("COMP_CWORD", "3")
-    code, out, _ = fednag(capsys)
-    assert out.split() == ["cifar-10", "cifar-100"]

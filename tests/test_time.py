@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,19 @@ import pytest
 
 import fednag
 from fednag import cli
-from fednag.clock import load_fleet, read_run, replay, replay_runs, times_to_target, told_apart
+from fednag.clock import (
+    common_target,
+    load_fleet,
+    read_run,
+    replay,
+    replay_runs,
+    times_to_target,
+    told_apart,
+)
 from fednag.clock.transfers import Listener, Peer
 from fednag.planning import Advice, plan
 from fednag.records import RunFolder, find_runs
+from fednag.targets import Target
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -101,7 +111,8 @@ def test_a_replay_of_runs(desk: Desk, runs: Path) -> None:
 
 def test_the_replay_is_that_of_the_records(runs: Path) -> None:
     """Time to the target is the end of the first round as good, as a reader would find it."""
-    found = told_apart([read_run(folder) for folder in find_runs([runs])])
+    found, notes = told_apart([read_run(folder) for folder in find_runs([runs])])
+    assert notes == []
     fleet = load_fleet("lan")
     timed = replay_runs(found, fleet, replays=3)
     reached = 0
@@ -166,8 +177,34 @@ def test_runs_that_differ_are_told_apart(desk: Desk) -> None:
     for tau in (2, 4):
         desk.works("run", str(EXAMPLES / "digits.toml"), "--set", f"training.tau={tau}", "-q")
     out = desk.works("time", "runs/digits", "--fleet", "lan", "--replays", "2")
-    assert "fednag tau=2" in out
-    assert "fednag tau=4" in out
+    assert "fednag (tau=2)" in out
+    assert "fednag (tau=4)" in out
+
+
+def test_of_a_run_made_twice_the_newest_is_timed(runs: Path, tmp_path: Path) -> None:
+    """As in reports: the same seed twice is no second seed."""
+    (first, *_) = find_runs([runs])
+    run = read_run(first)
+    older = replace(run, started="2020-01-01")
+    found, notes = told_apart([run, older])
+    assert [one.started for one in found] == [run.started]
+    assert notes == [f"{run.label} with seed {run.seed} was run more than once: the newest counts"]
+
+
+def test_without_a_target_there_is_one_that_all_can_be_compared_by(runs: Path) -> None:
+    found = [read_run(folder) for folder in find_runs([runs])]
+    lowest = min(max(r.accuracy or 0.0 for r in run.records if r.round) for run in found)
+    target = common_target(found)
+    assert (target.measure, target.value) == ("accuracy", int(lowest * 100 + 1e-9) / 100)
+    stopping = [replace(run, config={**run.config, "stop": {"accuracy": 0.3}}) for run in found]
+    assert common_target(stopping) == Target("accuracy", 0.3)
+    blind = [
+        replace(run, records=[replace(r, accuracy=None) for r in run.records]) for run in found
+    ]
+    assert common_target(blind).measure == "loss"
+    diverged = [replace(run, diverged=True) for run in found]
+    with pytest.raises(fednag.FednagError, match="--target: there is none"):
+        common_target(diverged)
 
 
 def test_what_cannot_be_replayed_is_said(desk: Desk, runs: Path) -> None:
@@ -176,7 +213,7 @@ def test_what_cannot_be_replayed_is_said(desk: Desk, runs: Path) -> None:
     assert "--fleet" in desk.refused("time", given)
     assert "no such folder" in desk.refused("time", "nowhere", "--fleet", "lan")
     both = ("--target", "0.5", "--loss", "1")
-    assert "leave one out" in desk.refused("time", given, "--fleet", "lan", *both)
+    assert "give one of them, not both" in desk.refused("time", given, "--fleet", "lan", *both)
     words = ("--sampling", "boostrap")
     assert "did you mean bootstrap?" in desk.refused("time", given, "--fleet", "lan", *words)
     assert "above 0" in desk.refused("time", given, "--fleet", "lan", "--target", "-1")
@@ -319,8 +356,8 @@ def test_a_plan_on_the_command_line(desk: Desk) -> None:
     Path("e.toml").write_text(
         'name = "p"\n[model]\nname = "logistic"\n[training]\nbatch = 32\n[algorithm]\nlr = 0.1\n'
     )
-    words = ("--fleet", "silos-wan", "--target", "0.9", "--tau", "2,8", "--gamma", "0.5,0.9")
-    methods = ("--methods", "fednag,fedavg", "--iterations", "60", "-q")
+    words = ("--fleet", "silos-wan", "--target", "0.9", "--taus", "2,8", "--gammas", "0.5,0.9")
+    methods = ("--algorithms", "fednag,fedavg", "--iterations", "60", "-q")
     out = desk.works("time", "plan", "e.toml", *words, *methods)
     assert "expected seconds to accuracy 0.9 on silos-wan (synthetic)" in out
     assert "take fednag gamma=0.9 with tau 8" in out
@@ -341,9 +378,9 @@ def test_a_plan_on_the_command_line(desk: Desk) -> None:
         (("--target", "0.9"), "--fleet"),
         (("--fleet", "lan"), "--target"),
         (("--fleet", "lan", "--target", "2"), "an accuracy is above 0 and at most 1"),
-        (("--fleet", "lan", "--target", "0.9", "--tau", "0"), "--tau 0: write different whole"),
-        (("--fleet", "lan", "--target", "0.9", "--gamma", "x"), "--gamma x: write different"),
-        (("--fleet", "lan", "--target", "0.9", "--methods", "fednug"), "did you mean fednag?"),
+        (("--fleet", "lan", "--target", "0.9", "--tau", "0"), "--taus 0: write different whole"),
+        (("--fleet", "lan", "--target", "0.9", "--gamma", "x"), "--gammas x: write different"),
+        (("--fleet", "lan", "--target", "0.9", "--algorithms", "fednug"), "did you mean fednag?"),
         (("nofile.toml", "--fleet", "lan", "--target", "0.9"), "nofile.toml: cannot be read"),
     ],
 )

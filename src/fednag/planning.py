@@ -196,11 +196,11 @@ def _variants(methods: Sequence[str], gammas: Sequence[float]) -> list[tuple[str
     for name in methods:
         if name not in ALGORITHMS:
             raise FednagError(
-                f"--methods {name}: no such method{nearest(name, ALGORITHMS)}; there are "
+                f"--algorithms {name}: no such method{nearest(name, ALGORITHMS)}; there are "
                 f"{', '.join(ALGORITHMS)}"
             )
         has = any(f.name == "momentum" for f in fields(ALGORITHMS[name]))  # type: ignore[arg-type]
         found += [(name, gamma) for gamma in gammas] if has else [(name, None)]
     if len(set(found)) < len(found):
-        raise FednagError("--methods, --gamma: one is there twice; leave it out")
+        raise FednagError("--algorithms, --gammas: one is there twice; leave it out")
     return found

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fednag.records import Record
 from fednag.report.tables import HEADINGS, Row, cells, target_cells, target_headings
-from fednag.report.targets import Target
+from fednag.targets import Target
 
 if TYPE_CHECKING:
     from fednag.config import Experiment

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from fednag.cli.common import Json, Out, Quiet, Set, Verbose, console, print_json, unless
+from fednag.cli.common import console, given_seeds, print_json, unless
 from fednag.cli.data import data_app
 from fednag.cli.exporting import export_app
 from fednag.cli.flower import flower_app
 from fednag.cli.live import watch
+from fednag.cli.options import Algorithms, Json, Out, Quiet, Runs, Seeds, Set, Verbose
 from fednag.cli.paper import paper_app
 from fednag.cli.reporting import report as report_page
 from fednag.cli.reporting import show
-from fednag.cli.running import given_seeds, report, run_and_report
+from fednag.cli.running import report, run_and_report
 from fednag.cli.theory import theory_app
 from fednag.cli.time import time_app
 from fednag.errors import FednagError
@@ -48,7 +50,6 @@ DEMO: dict[str, Any] = {
     "algorithms": ["fednag", "fedavg", "fedmom", "slowmo", "mime", "csgd", "cnag"],
 }
 
-Seeds = Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2; the file's own when left out.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with runs that are in --out; skip finished ones.")
 ]
@@ -70,9 +71,7 @@ def compare(
     experiment: Annotated[
         Path | None, typer.Argument(help="TOML file; without one: the digits demonstration.")
     ] = None,
-    algorithms: Annotated[
-        str, typer.Option(help="Methods, e.g. fednag,fedavg; default: the file's `algorithms`.")
-    ] = "",
+    algorithms: Algorithms = "",
     seeds: Seeds = "",
     set_: Set = [],  # noqa: B006
     out: Out = Path("runs"),
@@ -179,7 +178,7 @@ def sweep(
 
 @app.command(name="resume", rich_help_panel=TRAIN)
 def resume_runs(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
+    runs: Runs,
     quiet: Quiet = False,
     verbose: Verbose = False,
     json: Json = False,
@@ -201,6 +200,7 @@ def resume_runs(
         again="",
         verbose=verbose,
         json=json,
+        failed=failed,
     )
     unless(failed)
 
@@ -265,7 +265,7 @@ def main() -> None:
         # Without arguments the help has been printed, and there is nothing to add.
         if sentence := " ".join(error.format_message().split()).rstrip("."):
             if sentence.count("Did you mean") > 1:  # typer asks, and so does newer click
-                sentence = sentence.partition(" (Did you mean")[0]
+                sentence = re.sub(r"(Did you mean [^?]*\?).*", r"\1", sentence)
             _fail(f"{sentence} (see `{command} --help`)")
         sys.exit(2)
     if code == 130:  # what typer makes of Ctrl-C

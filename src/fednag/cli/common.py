@@ -7,22 +7,12 @@ import sys
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder the runs are written to.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every evaluation.")]
-Set = Annotated[
-    list[str], typer.Option("--set", help="Change a field: section.key=value (repeatable).")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def output(path: Path) -> Path:
@@ -47,11 +37,21 @@ def console(stderr: bool = False) -> Console:
     return Console(width=width, markup=False, emoji=False, stderr=stderr)
 
 
+def beside(json: bool) -> Console:
+    """Where progress is shown: with --json, standard output is the result's alone."""
+    return console(stderr=json)
+
+
 def print_json(content: Any) -> None:
-    """One JSON document on standard output; infinities, which JSON has not, become null."""
+    """One JSON document on standard output."""
+    print(json_text(content, indent=2), flush=True)
+
+
+def json_text(content: Any, indent: int = 1) -> str:
+    """Strict JSON; infinities, which it has not, become null."""
     import json
 
-    print(json.dumps(plain(content), indent=2, allow_nan=False))
+    return json.dumps(plain(content), indent=indent, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
@@ -68,3 +68,22 @@ def unless(failed: Sequence[str]) -> None:
     if failed:
         more = f" (and {len(failed) - 1} more like that)" if len(failed) > 1 else ""
         raise FednagError(failed[0] + more)
+
+
+def given_seeds(text: str, otherwise: int) -> list[int]:
+    """The seeds of --seeds."""
+    if not text:
+        return [otherwise]
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        seeds = []
+    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= s < 2**31 for s in seeds):
+        raise FednagError(f"--seeds {text}: write different whole numbers from 0 up, e.g. 0,1,2")
+    return seeds
+
+
+def one_voice(quiet: bool, verbose: bool) -> None:
+    """Less and more cannot both be asked for."""
+    if quiet and verbose:
+        raise FednagError("--quiet, --verbose: give one of them, not both")

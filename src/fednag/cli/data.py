@@ -7,17 +7,14 @@ from typing import Annotated
 
 import typer
 
-from fednag.cli.common import Json, Out, Quiet, console, output, print_json
+from fednag.cli import completing
+from fednag.cli.common import console, output, print_json
+from fednag.cli.options import Json, Quiet, written_to
 from fednag.errors import FednagError
 
-
-def _names(incomplete: str) -> list[str]:
-    from fednag.problems.sources import SOURCES
-
-    return [name for name in SOURCES if name.startswith(incomplete)]
-
-
-Name = Annotated[str, typer.Argument(help="Data set, e.g. mnist.", autocompletion=_names)]
+Name = Annotated[
+    str, typer.Argument(help="Data set, e.g. mnist.", autocompletion=completing.downloads)
+]
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, download, check, split.")
 
 
@@ -53,14 +50,18 @@ def data_list(json: Json = False) -> None:
 
 
 @data_app.command("get")
-def data_get(name: Name, quiet: Quiet = False) -> None:
+def data_get(name: Name, quiet: Quiet = False, json: Json = False) -> None:
     """Download a data set from its official address and verify it.
 
     Example: fednag data get mnist
     """
     from fednag.problems.download import get
 
-    print(f"{name} is ready in {get(name, progress=not quiet)}")
+    folder = get(name, progress=not quiet)
+    if json:
+        print_json({"name": name, "folder": str(folder)})
+    else:
+        print(f"{name} is ready in {folder}")
 
 
 @data_app.command("check")
@@ -84,9 +85,18 @@ def data_check(name: Name, json: Json = False) -> None:
 @data_app.command("split")
 def data_split(
     name: Annotated[
-        str, typer.Argument(help="Data set, e.g. digits, or your own .csv or .npz file.")
+        str,
+        typer.Argument(
+            help="Data set, e.g. digits, or your own .csv or .npz file.",
+            autocompletion=completing.data_sets,
+        ),
     ] = "digits",
-    kind: Annotated[str, typer.Option(help="iid, classes, dirichlet, sizes or natural.")] = "iid",
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="iid, classes, dirichlet, sizes or natural.", autocompletion=completing.kinds
+        ),
+    ] = "iid",
     workers: Annotated[int | None, typer.Option(help="How many workers.")] = None,
     classes: Annotated[int | None, typer.Option(help="classes: how many each holds.")] = None,
     assign: Annotated[str | None, typer.Option(help="classes: cover or random.")] = None,
@@ -95,7 +105,7 @@ def data_split(
     target: Annotated[str | None, typer.Option(help="A file's column to predict.")] = None,
     owner: Annotated[str | None, typer.Option(help="A file's column of owners.")] = None,
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
-    out: Out = Path("runs"),
+    out: Annotated[Path, written_to("Folder the picture is written to.")] = Path("runs"),
     json: Json = False,
 ) -> None:
     """Show who would hold what: a table worker x class, and a picture of it.

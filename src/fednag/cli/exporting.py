@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fednag.cli.common import Json, print_json, unless
-from fednag.cli.reporting import Runs, read_runs
+from fednag.cli.common import print_json, unless
+from fednag.cli.options import Json, Runs, written_to
+from fednag.cli.reporting import read_runs
 
 export_app = typer.Typer(
     no_args_is_help=True, help="Runs for other tools: TensorBoard, MLflow (extras of their names)."
@@ -18,9 +19,7 @@ export_app = typer.Typer(
 @export_app.command()
 def tensorboard(
     runs: Runs,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder the events are written to.")
-    ] = Path("tensorboard"),
+    out: Annotated[Path, written_to("Folder the events are written to.")] = Path("tensorboard"),
     json: Json = False,
 ) -> None:
     """Write runs as TensorBoard's event files; then `tensorboard --logdir tensorboard`.
@@ -32,7 +31,7 @@ def tensorboard(
     sheets, failed = read_runs(runs)
     folders = [str(folder) for folder in write(sheets, out)]
     if json:
-        print_json({"folders": folders})
+        print_json({"folders": folders, "failed": failed})
     else:
         print(f"wrote {len(folders)} runs; see them with `tensorboard --logdir {out}`")
     unless(failed)
@@ -55,7 +54,7 @@ def mlflow(
     sheets, failed = read_runs(runs)
     written = write(sheets, uri)
     if json:
-        print_json({"runs": written})
+        print_json({"runs": written, "failed": failed})
     else:
         print(f"wrote {len(written)} runs to {uri}")
     unless(failed)

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import console
+from fednag.cli import completing
+from fednag.cli.common import console, print_json
+from fednag.cli.options import Json
+
+if TYPE_CHECKING:
+    from fednag.clock.fleet import Fleet
 
 
 def time_fleets(
-    name: Annotated[str, typer.Argument(help="One to show; all are listed without.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="One to show; all are listed without.", autocompletion=completing.fleets
+        ),
+    ] = "",
     copy: Annotated[
         Path | None, typer.Option(help="Write the shipped fleet there, to be edited.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """List the fleets that come with fednag, show one, or copy one to edit it.
 
     Example: fednag time fleets paper-edge --copy my-fleet.toml
     """
+    from tomllib import loads
+
     from rich.table import Table
 
     from fednag.clock.files import copy_fleet, read_fleet, shipped
@@ -28,15 +41,36 @@ def time_fleets(
 
     terminal = console()
     if copy is not None:
-        paths(terminal, [copy_fleet(name, copy)])
+        written = copy_fleet(name, copy)
+        if json:
+            print_json({"files": [str(written)]})
+        else:
+            paths(terminal, [written])
     elif name:
         load_fleet(name)
-        terminal.print(read_fleet(name).text.rstrip(), soft_wrap=True, highlight=False)
+        found = read_fleet(name)
+        if json:
+            print_json(loads(found.text))
+        else:
+            terminal.print(found.text.rstrip(), soft_wrap=True, highlight=False)
     else:
+        rows = [_row(load_fleet(known)) for known in shipped()]
+        if json:
+            print_json(rows)
+            return
         table = Table("name", "devices", "comes and goes", "what it is")
-        for known in shipped():
-            fleet = load_fleet(known)
-            comes = "yes" if fleet.comes_and_goes else "no"
-            about = f"{'synthetic: ' if fleet.synthetic else ''}{fleet.about}"
-            table.add_row(known, str(len(fleet.devices)), comes, about)
+        for row in rows:
+            comes = "yes" if row["comes_and_goes"] else "no"
+            about = f"{'synthetic: ' if row['synthetic'] else ''}{row['about']}"
+            table.add_row(row["name"], str(row["devices"]), comes, about)
         terminal.print(table)
+
+
+def _row(fleet: Fleet) -> dict[str, Any]:
+    return {
+        "name": fleet.name,
+        "devices": len(fleet.devices),
+        "comes_and_goes": fleet.comes_and_goes,
+        "synthetic": fleet.synthetic,
+        "about": fleet.about,
+    }

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fednag.cli.common import Out, console, output
+from fednag.cli.common import beside, console, output, print_json
+from fednag.cli.options import Json, Out, Quiet
 from fednag.errors import FednagError
 
 flower_app = typer.Typer(
@@ -44,6 +45,7 @@ def init(
     experiment: Given = None,
     silos: Silos = None,
     set_: Set = [],  # noqa: B006
+    json: Json = False,
 ) -> None:
     """Write a ready Flower app; run it with `flwr run`.
 
@@ -52,7 +54,10 @@ def init(
     _installed()
     from fednag.flower.scaffold import write_app
 
-    write_app(folder, _tables(experiment, silos, set_, None))
+    files = write_app(folder, _tables(experiment, silos, set_, None))
+    if json:
+        print_json({"folder": str(folder), "files": [str(path) for path in files]})
+        return
     terminal = console()
     terminal.print(f"wrote {folder}: settings are in pyproject.toml", soft_wrap=True)
     terminal.print(
@@ -79,6 +84,8 @@ def up(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the newest such run in --out.")
     ] = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Start a SuperLink and SuperNodes here, run, and take them down again.
 
@@ -97,17 +104,20 @@ def up(
     tables = _tables(experiment, silos, set_, own, bool(data))
     deployment = read_run_config(flat(tables))
     nodes = _nodes(deployment.silos, data, out)
-    terminal = console()
+    terminal = beside(json)
     kind = "encrypted, with keys" if tls else "not encrypted; loopback only"
     kind = "simulated by Ray" if simulation else kind
-    terminal.print(f"starting a SuperLink and {deployment.silos} SuperNodes ({kind})")
     written: list[Path] = []
 
     def tell(line: str) -> None:
-        terminal.print(line, soft_wrap=True, highlight=False)
+        if not quiet:
+            terminal.print(line, soft_wrap=True, highlight=False)
         if line.startswith("writing "):
             written.append(Path(line.removeprefix("writing ")))
+        elif "; wrote " in line:  # all that is said of a run that was over before
+            written.append(Path(line.rpartition("; wrote ")[2]))
 
+    tell(f"starting a SuperLink and {deployment.silos} SuperNodes ({kind})")
     try:
         with _signals(), federation(deployment.silos, tls, nodes, simulation) as running:
             running.submit(tables, tell)
@@ -115,7 +125,7 @@ def up(
         print("fednag: interrupted, all processes ended; go on with --resume", file=sys.stderr)
         sys.exit(128 + stopped.number)
     if written:
-        _report(written[-1])
+        _report(written[-1], json)
         _forget(written[-1], nodes)
 
 
@@ -128,6 +138,7 @@ def keys(
     silo: Annotated[
         list[str], typer.Option(help="Make a silo's key, e.g. silo-0 (repeatable).")
     ] = [],  # noqa: B006
+    json: Json = False,
 ) -> None:
     """Make a CA and the server's certificate (--host), and keys for silos (--silo).
 
@@ -151,7 +162,11 @@ def keys(
         if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
             raise FednagError(f"--silo {name}: use letters, digits, '.', '_' and '-'")
         made += [name, make_node_key(folder / name).name]
-    console().print("\n".join(f"wrote {folder / name}" for name in made), soft_wrap=True)
+    files = [str(folder / name) for name in made]
+    if json:
+        print_json({"files": files})
+    else:
+        console().print("\n".join(f"wrote {file}" for file in files), soft_wrap=True)
 
 
 def _tables(
@@ -193,19 +208,25 @@ def _nodes(silos: int, data: str, out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _report(path: Path) -> None:
+def _report(path: Path, json: bool) -> None:
     from fednag.records import RunFolder
     from fednag.report.charts import curves_chart, save
-    from fednag.report.tables import Curve, ranked
+    from fednag.report.tables import Curve, as_data, ranked
     from fednag.terminal import paths, ranking
 
     folder = RunFolder(path)
     info, records = folder.info(), folder.records()
     ended = str(info.get("ended") or info.get("status"))
     curve = Curve(info["label"], info["seed"], records, ended, info.get("status") == "diverged")
+    rows = ranked([curve])
+    made = save(curves_chart([curve]), path / "curves")
+    if json:
+        told = {"runs": [str(path)], "files": [str(file) for file in made]}
+        print_json({"rows": [as_data(row) for row in rows], **told, "notes": info.get("notes", [])})
+        return
     terminal = console()
-    terminal.print(ranking(ranked([curve]), "result"))
-    paths(terminal, [path, *save(curves_chart([curve]), path / "curves")])
+    terminal.print(ranking(rows, "result"))
+    paths(terminal, [path, *made])
 
 
 def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fednag.cli.common import Json, console, print_json
+from fednag.cli.common import console, print_json
+from fednag.cli.options import Json
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import console, output
+from fednag.cli import completing
+from fednag.cli.common import beside, console, one_voice, output, print_json
+from fednag.cli.judging import Judged, judge, show
+from fednag.cli.options import Json, Quiet, Verbose, written_to
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
-    from fednag.paper.checks import Finding
     from fednag.paper.figure import Figure
 
 paper_app = typer.Typer(
@@ -25,21 +27,27 @@ PPI = 80  # charts are committed: small ones will do
 COMMITTED = Path("docs/paper")  # the results that come with the repository
 
 ScaleOption = Annotated[
-    str, typer.Option("--scale", help="smoke (digits, seconds), laptop, or full (a GPU).")
+    str,
+    typer.Option(
+        "--scale",
+        help="smoke (digits, seconds), laptop, or full (a GPU).",
+        autocompletion=completing.scales,
+    ),
 ]
 Experiments = Annotated[
     Path | None, typer.Option(help="Folder of figure files; else those that come with fednag.")
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for runs, records and charts.")]
+Out = Annotated[Path, written_to("Folder for runs, records and charts.")]
 Known = Annotated[
     Path | None,
     typer.Option("--known", help="Runs whose records are there count as run, e.g. docs/paper."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 
 
 @paper_app.command("list")
-def paper_list(scale: ScaleOption = "laptop", experiments: Experiments = None) -> None:
+def paper_list(
+    scale: ScaleOption = "laptop", experiments: Experiments = None, json: Json = False
+) -> None:
     """List the figures: what they are in the paper, runs and checks at a scale.
 
     Example: fednag paper list
@@ -49,23 +57,41 @@ def paper_list(scale: ScaleOption = "laptop", experiments: Experiments = None) -
     from fednag.paper.figure import read_figures
 
     _known(scale)
+    rows: list[dict[str, Any]] = [
+        {
+            "figure": figure.name,
+            "title": figure.content.title,
+            "paper": figure.content.paper,
+            "series": len(figure.series(scale)),
+            "seeds": figure.scale(scale).seeds,
+            "checks": len(figure.content.check),
+        }
+        for figure in read_figures(experiments).values()
+    ]
+    if json:
+        print_json(rows)
+        return
     table = Table("figure", "what it shows", "in the paper", "series", "seeds", "checks")
-    for figure in read_figures(experiments).values():
-        content = figure.content
-        seeds = ",".join(str(seed) for seed in figure.scale(scale).seeds)
-        series, checks = len(figure.series(scale)), len(content.check)
-        table.add_row(figure.name, content.title, content.paper, str(series), seeds, str(checks))
+    for row in rows:
+        seeds = ",".join(str(seed) for seed in row["seeds"])
+        series, checks = str(row["series"]), str(row["checks"])
+        table.add_row(row["figure"], row["title"], row["paper"], series, seeds, checks)
     console().print(table)
 
 
 @paper_app.command("run")
 def paper_run(
-    figure: Annotated[str, typer.Argument(help="Its name in `fednag paper list`.")],
+    figure: Annotated[
+        str,
+        typer.Argument(help="Its name in `fednag paper list`.", autocompletion=completing.figures),
+    ],
     scale: ScaleOption = "smoke",
     experiments: Experiments = None,
     out: Out = Path("runs/paper"),
     known: Known = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
 ) -> None:
     """Run a figure, draw it and judge it; what has been run is not run again.
 
@@ -74,11 +100,12 @@ def paper_run(
     from fednag.paper.figure import pick, read_figures
     from fednag.paper.jobs import missing
 
+    one_voice(quiet, verbose)
     _known(scale)
     chosen = pick(read_figures(experiments), figure)
     if why := missing(chosen, scale):
         raise FednagError(why)
-    _run([chosen], scale, out, known, quiet)
+    _run([chosen], scale, out, known, quiet, verbose, json)
 
 
 @paper_app.command("all")
@@ -88,6 +115,8 @@ def paper_all(
     out: Out = Path("runs/paper"),
     known: Known = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
 ) -> None:
     """Run every figure whose data are here: the quick ones, then a seed of each, then the rest.
 
@@ -96,13 +125,14 @@ def paper_all(
     from fednag.paper.figure import read_figures
     from fednag.paper.jobs import missing
 
+    one_voice(quiet, verbose)
     _known(scale)
     figures = list(read_figures(experiments).values())
     absent = {f.name: why for f in figures if (why := missing(f, scale))}
     there = [figure for figure in figures if figure.name not in absent]
     if not there:
         raise FednagError(next(iter(absent.values())))
-    _run(there, scale, out, known, quiet, list(absent.values()))
+    _run(there, scale, out, known, quiet, verbose, json, list(absent.values()))
 
 
 @paper_app.command("verdict")
@@ -111,9 +141,7 @@ def paper_verdict(
     experiments: Experiments = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder of runs and records; else runs/paper, or docs/paper."
-        ),
+        written_to("Folder of runs and records; else runs/paper, or docs/paper."),
     ] = None,
     write: Annotated[
         Path | None, typer.Option(help="Also put records and charts there, beside those it has.")
@@ -121,6 +149,7 @@ def paper_verdict(
     page: Annotated[
         Path | None, typer.Option(help="Fill this page's tables, e.g. docs/paper.md.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Judge what has been run: every claim with ours beside the paper's.
 
@@ -144,6 +173,7 @@ def paper_verdict(
     if not scales:
         raise FednagError(f"{out}: no runs or records there; `fednag paper run` makes some")
     written: list[Path] = []
+    judged: list[Judged] = []
     for one in scales:
         place = output(write) if write else out
         # Runs are gathered where there are any; committed records stand for themselves.
@@ -153,9 +183,15 @@ def paper_verdict(
             raise FednagError(f"{out}: no runs there to take records from; leave out --write")
         if write or (out / one).is_dir():
             written += _draw(figures.values(), one, place)
-        _report(list(figures.values()), one, place)
+        judged.append(judge(list(figures.values()), one, place))
         if page:
             written.append(refresh(page, figures, one, place))
+    if json:
+        files = [str(path) for path in written]
+        print_json({"scales": [one.as_data() for one in judged], "files": files})
+        return
+    for found in judged:
+        show(console(), found)
     if written:
         paths(console(), written)
 
@@ -179,6 +215,8 @@ def _run(
     out: Path,
     before: Path | None,
     quiet: bool,
+    verbose: bool,
+    json: bool,
     remarks: Sequence[str] = (),
 ) -> None:
     from fednag.interrupts import Interrupted, Watch
@@ -192,20 +230,27 @@ def _run(
     named = {figure.name: figure for figure in figures}
     jobs = waiting(figures, scale, out, known(before, scale, named) if before else {})
     terminal = console()
-    terminal.print(f"{len(figures)} figures, {len(queue(figures, scale))} runs, {len(jobs)} to do")
+    told = beside(json)
+    runs = len(queue(figures, scale))
+    told.print(f"{len(figures)} figures, {runs} runs, {len(jobs)} to do")
     stopped = None
     labels = [f"{job.label} {job.figure} #{job.experiment.seed}" for job in jobs]
     if jobs:
         try:
-            with Watch() as watch, RunsProgress(terminal, labels, quiet) as progress:
+            with Watch() as watch, RunsProgress(told, labels, quiet, verbose) as progress:
                 run_queue(jobs, out, progress.started, watch)
         except Interrupted as caught:
             stopped = caught
     written = gather_all(named, scale, out, out, before)
     written += _draw(figures, scale, out)
-    _report(figures, scale, out)
-    notes(terminal, remarks)
-    paths(terminal, written)
+    judged = judge(figures, scale, out)
+    if json:
+        more = {"notes": [*judged.notes, *remarks], "files": [str(path) for path in written]}
+        print_json({**judged.as_data(), "runs": runs, "made": len(jobs), **more})
+    else:
+        show(terminal, judged)
+        notes(terminal, remarks)
+        paths(terminal, written)
     if stopped:
         print("fednag: interrupted and saved; repeat the command to go on", file=sys.stderr)
         sys.exit(128 + stopped.number)
@@ -227,40 +272,3 @@ def _draw(figures: Iterable[Figure], scale: str, place: Path) -> list[Path]:
             written += save(paper_chart(found, columns), folder / figure.name, ["png"], PPI)
             squeeze(written[-1])
     return written
-
-
-def _report(figures: Sequence[Figure], scale: str, place: Path) -> None:
-    from fednag.paper.page import findings, records_of
-    from fednag.terminal import notes
-
-    terminal = console()
-    if scale == "smoke":
-        notes(terminal, ["smoke runs show that all works; their verdicts say nothing of the paper"])
-    everything: list[Finding] = []
-    for figure in figures:
-        everything += findings(figure, records_of(figure, scale, place))
-    terminal.print(_verdicts(everything, scale))
-    counts = {v: sum(f.verdict == v for f in everything) for v in _STYLES}
-    terminal.print(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
-
-
-_STYLES: Mapping[str, str | None] = {
-    "reproduced": "green",
-    "not reproduced": "red",
-    "undecided": "yellow",
-    "not run": "dim",
-}
-
-
-def _verdicts(found: Sequence[Finding], scale: str) -> Any:
-    from rich.table import Table
-
-    table = Table(title=f"verdicts at scale {scale}", title_justify="left")
-    for heading in ("figure", "check", "the paper", "ours", "verdict"):
-        table.add_column(heading, overflow="fold")
-    for one in found:
-        note = f" ({one.note})" if one.note else ""
-        ours = one.ours or "-"
-        cells = (one.figure, one.check.name, one.check.paper, ours, one.words + note)
-        table.add_row(*cells, style=_STYLES[one.verdict])
-    return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import Out, console, output
-from fednag.cli.running import given_seeds
+from fednag.cli.common import (
+    beside,
+    console,
+    given_seeds,
+    json_text,
+    one_voice,
+    output,
+    print_json,
+)
+from fednag.cli.options import Algorithms, Fleet, Json, Out, Quiet, Replays, Seeds, Set, Verbose
+from fednag.cli.timetables import seconds_text
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -22,45 +30,52 @@ def time_plan(
     experiment: Annotated[
         Path | None, typer.Argument(help="TOML file; without one: the embedded digits.")
     ] = None,
-    fleet: Annotated[str, typer.Option(help="A shipped fleet's name, or a fleet file.")] = ...,  # type: ignore[assignment]
-    target: Annotated[float, typer.Option(help="Accuracy to reach.")] = ...,  # type: ignore[assignment]
-    tau: Annotated[str, typer.Option(help="Values of tau to try.")] = "1,5,10,20,40,80",
-    gamma: Annotated[
-        str, typer.Option(help="Momenta to try, e.g. 0.5,0.9; the file's, else 0.9.")
+    fleet: Fleet = ...,  # type: ignore[assignment]
+    target: Annotated[float, typer.Option("--target", help="Accuracy to reach, e.g. 0.9.")] = ...,  # type: ignore[assignment]
+    taus: Annotated[
+        str, typer.Option("--taus", "--tau", help="Values of tau to try, e.g. 1,5,20.")
+    ] = "1,5,10,20,40,80",
+    gammas: Annotated[
+        str,
+        typer.Option(
+            "--gammas", "--gamma", help="Momenta to try, e.g. 0.5,0.9; the file's, else 0.9."
+        ),
     ] = "",
-    methods: Annotated[
-        str, typer.Option(help="Methods; the file's `algorithms`, else fednag,fedmom,fedavg.")
-    ] = "",
-    seeds: Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2.")] = "",
-    replays: Annotated[int, typer.Option(min=1, max=10_000, help="Replays of each run.")] = 20,
+    algorithms: Algorithms = "",
+    seeds: Seeds = "",
+    replays: Replays = 20,
     iterations: Annotated[
         int | None, typer.Option(min=1, help="T, at most; the file's when left out.")
     ] = None,
-    set_: Annotated[
-        list[str], typer.Option("--set", help="Change a field: section.key=value (repeatable).")
-    ] = [],  # noqa: B006
+    set_: Set = [],  # noqa: B006
     out: Out = Path("runs"),
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
 ) -> None:
     """Recommend the tau and method that reach a target soonest on a fleet, with the curve.
 
-    Runs are made, or used again if they are in --out: another fleet trains nothing anew.
+    Runs are made, or used again if they are in --out: another fleet trains nothing anew. Without
+    --algorithms and a file that has some, fednag, fedmom and fedavg are tried.
 
-    Example: fednag time plan --fleet silos-wan --target 0.95 --tau 1,5,10,20,40,80 --gamma 0.9
+    Example: fednag time plan --fleet silos-wan --target 0.95 --taus 1,5,10,20,40,80 --gammas 0.9
     """
+    from fednag.cli.time import remarks
+    from fednag.clock.attendance import notes_on
     from fednag.clock.fleet import load_fleet
     from fednag.config import assignments, override, read, value
     from fednag.interrupts import Interrupted, Watch
     from fednag.planning import DIGITS, METHODS, candidates, plan
     from fednag.terminal import RunsProgress
 
+    one_voice(quiet, verbose)
     where = load_fleet(fleet)
     changes = {field: value(text) for field, text in assignments(set_, "--set").items()}
     if iterations is not None:
         changes["training.iterations"] = iterations
     raw = override(read(experiment) if experiment else DIGITS, changes)
     listed = raw.pop("algorithms", [])
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    names = [name.strip() for name in algorithms.split(",") if name.strip()]
     if not isinstance(listed, list):
         raise FednagError(f'{experiment}: algorithms: write a list, e.g. ["fednag", "fedavg"]')
     own_names = [entry.get("name") if isinstance(entry, dict) else entry for entry in listed]
@@ -69,15 +84,15 @@ def time_plan(
     own = table.get("momentum", 0.9) if isinstance(table, dict) else 0.9
     chosen: dict[str, Any] = {
         "methods": names,
-        "taus": _numbers(tau, "--tau", "whole numbers from 1 up, e.g. 1,5,20", int, 1),
-        "gammas": _numbers(gamma, "--gamma", "numbers from 0 up, e.g. 0.5,0.9", float, 0) or [own],
+        "taus": _numbers(taus, "--taus", "whole numbers from 1 up, e.g. 1,5,20", int, 1),
+        "gammas": _numbers(gammas, "--gammas", "numbers from 0 up, e.g. 0.5,0.9", float, 0)
+        or [own],
         "seeds": given_seeds(seeds, raw.get("seed", 0)),
     }
     labels = [label for label, *_ in candidates(raw, target=target, **chosen)]
     output(out)
-    terminal = console()
     try:
-        with Watch() as watch, RunsProgress(terminal, labels, quiet) as progress:
+        with Watch() as watch, RunsProgress(beside(json), labels, quiet, verbose) as progress:
             advice = plan(
                 where,
                 target,
@@ -91,7 +106,14 @@ def time_plan(
     except Interrupted as stopped:
         print(f"fednag: {stopped}, or all by repeating the command", file=sys.stderr)
         sys.exit(128 + stopped.number)
-    _tell(terminal, advice, out / str(raw.get("name", "run")))
+    workers = max(run.workload.workers for run in advice.runs)
+    said = [*notes_on(where, workers), *remarks(_merged(advice.runs), where)]
+    report = _report(advice)
+    written = _write(advice, report, out / str(raw.get("name", "run")))
+    if json:
+        print_json({**report, "notes": said, "files": [str(path) for path in written]})
+    else:
+        _tell(advice, said, written)
 
 
 def _numbers(text: str, option: str, wish: str, kind: Any, least: float) -> list[Any]:
@@ -106,17 +128,24 @@ def _numbers(text: str, option: str, wish: str, kind: Any, least: float) -> list
     return found
 
 
-def _tell(terminal: Any, advice: Advice, folder: Path) -> None:
+def _report(advice: Advice) -> dict[str, Any]:
+    fleet = advice.fleet
+    return {
+        "fleet": {"name": fleet.name, "synthetic": fleet.synthetic, "digest": fleet.digest},
+        "target": {"measure": "accuracy", "value": advice.target},
+        "replays": advice.replays,
+        "advice": advice.sentences,
+        "best": asdict(advice.best) if advice.best else None,
+        "points": [asdict(point) for point in advice.points],
+    }
+
+
+def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
     from rich.table import Table
 
-    from fednag.cli.time import remarks, seconds_text
-    from fednag.clock.attendance import notes_on
-    from fednag.records import write_atomically
-    from fednag.report.charts import save
-    from fednag.report.clock import plan_chart
     from fednag.terminal import notes, paths
 
-    best, fleet = advice.best, advice.fleet
+    terminal, best, fleet = console(), advice.best, advice.fleet
     table = Table(
         title=f"expected seconds to accuracy {advice.target:g} on {fleet.title}",
         title_justify="left",
@@ -128,10 +157,10 @@ def _tell(terminal: Any, advice: Advice, folder: Path) -> None:
     for point in advice.points:
         row = point.row
         own = advice.best_of(point.method)
-        said = "least of all" if point is best else "its least" if point is own else ""
+        remark = "least of all" if point is best else "its least" if point is own else ""
         if row.seconds is None:
             part = f"{row.reached} of {row.runs} runs reach it" if row.reached else "never"
-            said = part + ("" if row.best is None else f"; best {row.best:.4g}")
+            remark = part + ("" if row.best is None else f"; best {row.best:.4g}")
         table.add_row(
             point.method,
             str(point.tau),
@@ -139,14 +168,22 @@ def _tell(terminal: Any, advice: Advice, folder: Path) -> None:
             "-" if row.iterations is None else f"{row.iterations:,.0f}",
             "-" if row.rounds is None else f"{row.rounds:,.1f}",
             f"{row.per_round:,.4g}",
-            said,
+            remark,
             style="bold" if point is best else "red" if row.seconds is None else None,
         )
     terminal.print(table)
     for sentence in advice.sentences:
         terminal.print(sentence, style="bold" if best else "red", soft_wrap=True, highlight=False)
-    workers = max(run.workload.workers for run in advice.runs)
-    notes(terminal, [*notes_on(fleet, workers), *remarks(_merged(advice.runs), fleet)])
+    notes(terminal, said)
+    paths(terminal, written)
+
+
+def _write(advice: Advice, report: dict[str, Any], folder: Path) -> list[Path]:
+    from fednag.records import write_atomically
+    from fednag.report.charts import save
+    from fednag.report.clock import plan_chart
+
+    best, fleet = advice.best, advice.fleet
     written: list[Path] = []
     drawn = [
         {
@@ -170,15 +207,9 @@ def _tell(terminal: Any, advice: Advice, folder: Path) -> None:
             title += f"; never there: {', '.join(never)}"
         chart = plan_chart(drawn, title, f"accuracy {advice.target:g}")
         written = save(chart, folder / stem)
-    report = {
-        "fleet": {"name": fleet.name, "synthetic": fleet.synthetic, "digest": fleet.digest},
-        "target": advice.target,
-        "advice": advice.sentences,
-        "points": [asdict(point) for point in advice.points],
-    }
     path = folder / f"{stem}.json"
-    write_atomically(path, json.dumps(report, indent=1) + "\n")
-    paths(terminal, [*written, path])
+    write_atomically(path, json_text(report) + "\n")
+    return [*written, path]
 
 
 def _several(count: int, word: str) -> str:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fednag.cli.common import console, output
+from fednag.cli.common import beside, console, output, print_json
+from fednag.cli.options import Json, Set, written_to
 
 RECORDED: dict[str, Any] = {"name": "record", "data": {"name": "digits"}, "model": {"name": "cnn"}}
 
@@ -17,9 +18,7 @@ def time_record(
         Path | None,
         typer.Argument(help="TOML file whose iterations are sampled; else digits and the CNN."),
     ] = None,
-    set_: Annotated[
-        list[str], typer.Option("--set", help="Change a field: section.key=value (repeatable).")
-    ] = [],  # noqa: B006
+    set_: Set = [],  # noqa: B006
     device: Annotated[str, typer.Option(help="What this machine is called.")] = "this-machine",
     iterations: Annotated[int, typer.Option(min=1, max=10**6, help="Iterations to sample.")] = 50,
     transfers: Annotated[
@@ -29,8 +28,9 @@ def time_record(
         str, typer.Option(help="HOST:PORT where `fednag time listen` runs; else loopback.")
     ] = "",
     out: Annotated[
-        Path, typer.Option(help="Folder of the fleet; a device is added if one is there.")
+        Path, written_to("Folder of the fleet; a device is added if one is there.")
     ] = Path("fleet"),
+    json: Json = False,
 ) -> None:
     """Sample this machine: iterations of a model, transfers, aggregations; writes a fleet.
 
@@ -51,7 +51,7 @@ def time_record(
     parsed = parse(override(raw, {"engine.chunk": 1, "engine.threads": 1}), source)
     check_name(out, device)
     output(out)
-    terminal = console()
+    terminal = console(stderr=True)
     with Peer.at(host) as peer:
         with terminal.status("preparing"):
             _, plan, _ = Builder().plan(parsed)
@@ -65,28 +65,58 @@ def time_record(
             samples += aggregation_samples(plan, 10)
         where = peer.words
     path = add_device(out, device, table, samples, where)
-    _summary(terminal, samples, table)
-    notes(terminal, [f"transfers were {where}", "iterations ran on one thread, one at a time"])
-    paths(terminal, [path, path.with_name("samples.csv")])
+    rows = _rows(samples, table["flops"])
+    said = [f"transfers were {where}", "iterations ran on one thread, one at a time"]
+    written = [path, path.with_name("samples.csv")]
+    if json:
+        files = [str(file) for file in written]
+        print_json(
+            {"device": device, "reference": table, "rows": rows, "notes": said} | {"files": files}
+        )
+        return
+    terminal = console()
+    terminal.print(_table(rows))
+    notes(terminal, said)
+    paths(terminal, written)
 
 
-def _summary(terminal: Any, samples: list[Any], reference: dict[str, Any]) -> None:
+def _rows(samples: list[Any], flops: float) -> list[dict[str, Any]]:
+    """What was sampled, a row for each kind and size."""
     from statistics import mean, stdev
 
+    rows: list[dict[str, Any]] = []
+    for what, size in dict.fromkeys((sample.what, sample.size) for sample in samples):
+        taken = [s.seconds for s in samples if (s.what, s.size) == (what, size)]
+        computed = what == "iteration"
+        rows.append(
+            {
+                "sampled": what,
+                "samples": len(taken),
+                "bytes": size,
+                "seconds": mean(taken),
+                "deviation": stdev(taken) if len(taken) > 1 else None,
+                "gflops": flops / mean(taken) / 1e9 if computed else None,
+                "mbit": size * 8 / mean(taken) / 1e6 if size and not computed else None,
+            }
+        )
+    return rows
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
     table = Table("sampled", "samples", "bytes", "mean seconds", "deviation", "rate")
-    for what in dict.fromkeys((sample.what, sample.size) for sample in samples):
-        taken = [s.seconds for s in samples if (s.what, s.size) == what]
-        spread = f"{stdev(taken):.3g}" if len(taken) > 1 else "-"
+    for row in rows:
+        spread = "-" if row["deviation"] is None else f"{row['deviation']:.3g}"
         rate = "-"
-        if what[0] == "iteration":
-            rate = f"{reference['flops'] / mean(taken) / 1e9:.3g} GFLOP/s"
-        elif what[1]:
-            rate = f"{what[1] * 8 / mean(taken) / 1e6:,.4g} Mbit/s"
-        size = "-" if what[1] is None else f"{what[1]:,}"
-        table.add_row(what[0], str(len(taken)), size, f"{mean(taken):.4g}", spread, rate)
-    terminal.print(table)
+        if row["gflops"] is not None:
+            rate = f"{row['gflops']:.3g} GFLOP/s"
+        elif row["mbit"] is not None:
+            rate = f"{row['mbit']:,.4g} Mbit/s"
+        size = "-" if row["bytes"] is None else f"{row['bytes']:,}"
+        numbers = (str(row["samples"]), size, f"{row['seconds']:.4g}", spread, rate)
+        table.add_row(row["sampled"], *numbers)
+    return table
 
 
 def time_listen(
@@ -95,6 +125,7 @@ def time_listen(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any that is free.")] = 5209,
     once: Annotated[bool, typer.Option("--once", help="End after the first visitor.")] = False,
+    json: Json = False,
 ) -> None:
     """Answer the transfers of `fednag time record --host` from another machine, until Ctrl-C.
 
@@ -102,10 +133,13 @@ def time_listen(
     """
     from fednag.clock.transfers import Listener
 
-    terminal = console()
+    terminal = beside(json)
     with Listener(host, port) as listener:
-        words = f"listening at {listener.host}:{listener.port}; Ctrl-C ends"
-        terminal.print(words, highlight=False)
+        if json:
+            print_json({"host": listener.host, "port": listener.port})
+        else:
+            words = f"listening at {listener.host}:{listener.port}; Ctrl-C ends"
+            terminal.print(words, highlight=False)
         if host not in ("127.0.0.1", "localhost", "::1"):
             terminal.print("anyone who reaches this port can make it send and receive bytes")
         listener.serve(once)

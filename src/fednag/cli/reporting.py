@@ -7,24 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fednag.cli.common import Json, console, print_json, unless
+from fednag.cli.common import console, print_json, unless
+from fednag.cli.options import Fleet, Json, Loss, Runs, Target, written_to
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
     from fednag.report.sheets import Sheet
 
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")]
-Accuracy = Annotated[
-    float | None,
-    typer.Option("--target", help="Accuracy to reach, e.g. 0.9; default: one that all reached."),
-]
-Loss = Annotated[float | None, typer.Option("--loss", help="Loss to reach, instead of --target.")]
-
 
 def show(
     runs: Runs,
     each: Annotated[bool, typer.Option("--each", help="A line a run, not a method.")] = False,
-    target: Accuracy = None,
+    target: Target = None,
     loss: Loss = None,
     json: Json = False,
 ) -> None:
@@ -32,11 +26,11 @@ def show(
 
     Example: fednag show runs/digits --target 0.8
     """
-    from dataclasses import replace
+    from dataclasses import asdict, replace
 
     from fednag.report.sheets import caveats, told_apart
     from fednag.report.tables import as_data, ranked
-    from fednag.report.targets import given_target
+    from fednag.targets import given_target
     from fednag.terminal import notes, ranking
 
     asked = given_target(target, loss)
@@ -60,7 +54,8 @@ def show(
                 | {"seed": origins[row.label][1]}
                 for row, data in zip(rows, plain, strict=True)
             ]
-        print_json({"rows": plain, "target": str(asked) if asked else None, "notes": said})
+        told = {"target": asdict(asked) if asked else None, "notes": said, "failed": failed}
+        print_json({"rows": plain, **told})
     else:
         terminal = console()
         terminal.print(ranking(rows, title, origins, asked))
@@ -70,26 +65,25 @@ def show(
 
 def report(
     runs: Runs,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path(
-        "report.html"
-    ),
-    target: Accuracy = None,
+    out: Annotated[Path, written_to("The page to write.")] = Path("report.html"),
+    target: Target = None,
     loss: Loss = None,
-    fleet: Annotated[
-        str, typer.Option(help="Devices to replay the runs on: a shipped fleet's name, or a file.")
-    ] = "",
+    fleet: Fleet = "",
     title: Annotated[str, typer.Option(help="Heading; default: the experiments' names.")] = "",
     json: Json = False,
 ) -> None:
     """Write one page about runs: ranking, charts, splits, settings. It needs no network.
+
+    Without --target and --loss, methods are compared by what all of them reached. With --fleet the
+    runs are replayed on its devices, and curves are drawn over their time too.
 
     Example: fednag report runs/digits -o report.html
     """
     from fednag.report.document import document
     from fednag.report.overlay import bounds
     from fednag.report.page import write_page
-    from fednag.report.targets import given_target
     from fednag.report.timing import recorded_times
+    from fednag.targets import given_target
 
     asked = given_target(target, loss)
     if out.is_dir():
@@ -103,7 +97,8 @@ def report(
     page = document(sheets, asked, title, bounds(sheets), times)
     path = write_page(page, out)
     if json:
-        print_json({"wrote": str(path), "sentence": page["sentence"], "rows": page["ranking"]})
+        told = {"files": [str(path)], "notes": page["notes"], "failed": failed}
+        print_json({"rows": page["ranking"], "sentence": page["sentence"], **told})
     else:
         terminal = console()
         terminal.print(page["sentence"], soft_wrap=True, highlight=False)

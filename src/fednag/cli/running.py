@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fednag.cli.common import console, output, print_json
-from fednag.errors import FednagError
+from fednag.cli.common import beside, console, one_voice, output, print_json
 
 if TYPE_CHECKING:
     from fednag.algorithm import Algorithm
@@ -53,6 +52,7 @@ def report(
     again: str = " with --resume",
     verbose: bool = False,
     json: bool = False,
+    failed: Sequence[str] = (),
 ) -> None:
     """Do the work with progress, then a table, a chart and a page of what came of it."""
     from fednag.interrupts import Interrupted, Watch
@@ -63,13 +63,10 @@ def report(
     from fednag.results import sheets
     from fednag.terminal import RunsProgress, notes, paths, ranking
 
-    if quiet and verbose:
-        raise FednagError("--quiet, --verbose: give one of them, not both")
+    one_voice(quiet, verbose)
     terminal = console()
-    # What programs read on standard output is the result alone.
-    told = console(stderr=True) if json else terminal
     try:
-        with Watch() as watch, RunsProgress(told, labels, quiet, verbose) as progress:
+        with Watch() as watch, RunsProgress(beside(json), labels, quiet, verbose) as progress:
             runs = work(progress.started, watch)
     except Interrupted as stopped:
         more = f", or all runs by repeating the command{again}" if len(labels) > 1 else ""
@@ -92,20 +89,7 @@ def report(
     if json:
         folders = [str(run.folder) for run in runs if run.folder]
         files = [str(path) for path in made]
-        print_json(
-            {"rows": [as_data(r) for r in rows], "runs": folders, "files": files, "notes": said}
-        )
+        told = {"runs": folders, "files": files, "notes": said, "failed": failed}
+        print_json({"rows": [as_data(row) for row in rows], **told})
     else:
         paths(terminal, [*written, *made])
-
-
-def given_seeds(text: str, otherwise: int) -> list[int]:
-    if not text:
-        return [otherwise]
-    try:
-        seeds = [int(part) for part in text.split(",")]
-    except ValueError:
-        seeds = []
-    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= s < 2**31 for s in seeds):
-        raise FednagError(f"--seeds {text}: write different whole numbers from 0 up, e.g. 0,1,2")
-    return seeds

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import Json, Set, console, output, plain, print_json
+from fednag.cli.common import console, json_text, output, print_json
+from fednag.cli.options import Json, Set, written_to
 from fednag.cli.watching import case_of, observe
 from fednag.errors import FednagError
 
@@ -22,9 +22,7 @@ theory_app = typer.Typer(
     help="The paper's theorems: check them on a run, compare bounds, plan eta, tau and T.",
 )
 
-Folder = Annotated[
-    Path, typer.Option("--out", "-o", help="Charts are written to theory/ in this folder.")
-]
+Folder = Annotated[Path, written_to("Charts are written to theory/ in this folder.")]
 File = Annotated[
     Path | None, typer.Argument(help="TOML file: constants left out are measured on its run.")
 ]
@@ -85,15 +83,16 @@ def theory_check(
     ]
     written = save(bounds_chart(panels), folder / "check")
     report = {
-        "constants": plain(asdict(seen.constants)),
+        "constants": asdict(seen.constants),
         "minimum": {"loss": seen.minimum.loss, "how": seen.minimum.how},
-        "verdicts": [plain(asdict(verdict)) for verdict in found],
+        "verdicts": [asdict(verdict) for verdict in found],
         "experiment": seen.experiment,
     }
     path = folder / "check.json"
-    write_atomically(path, dumps(report, indent=1) + "\n")
+    write_atomically(path, json_text(report) + "\n")
     if json:
-        print_json(report)
+        files = [str(file) for file in (*written, path)]
+        print_json({**report, "notes": seen.notes, "files": files})
     else:
         terminal = console()
         terminal.print(_constants_table(seen))

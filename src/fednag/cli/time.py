@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
+from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fednag.cli.common import console, output, unless
+from fednag.cli import completing
+from fednag.cli.common import console, json_text, output, print_json, unless
 from fednag.cli.fleets import time_fleets
+from fednag.cli.options import Fleet as FleetOption
+from fednag.cli.options import Json, Loss, Replays, Runs, written_to
+from fednag.cli.options import Target as TargetOption
 from fednag.cli.planning import time_plan
 from fednag.cli.recording import time_listen, time_record
+from fednag.cli.timetables import parts_table, reductions_table, times_table
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
     from fednag.clock.fleet import Fleet
     from fednag.clock.runs import TimedRun
     from fednag.clock.summary import Part, Row, Timed
+    from fednag.targets import Target
 
 MOST_SHOWN = 6  # methods whose devices are tabulated and drawn
 
@@ -30,8 +36,12 @@ class ReplayByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = ["replay", *args]
+            args = args if self._mistyped(args[0]) else ["replay", *args]
         return super().parse_args(ctx, args)
+
+    def _mistyped(self, word: str) -> bool:
+        """Not a path that is there, and nearly a command's name."""
+        return bool(get_close_matches(word, self.commands)) and not Path(word).exists()
 
 
 time_app = typer.Typer(
@@ -40,33 +50,31 @@ time_app = typer.Typer(
     help="How long runs take on given devices: `fednag time RUN… --fleet F` replays them.",
 )
 
-FleetOption = Annotated[
-    str, typer.Option("--fleet", help="A shipped fleet's name, a fleet file, or its folder.")
-]
-
 
 @time_app.command("replay")
 def time_replay(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
+    runs: Runs,
     fleet: FleetOption,
-    target: Annotated[
-        float | None,
-        typer.Option(help="Accuracy to reach; when left out, the highest % that all runs reach."),
-    ] = None,
-    loss: Annotated[float | None, typer.Option(help="Loss to reach, instead of accuracy.")] = None,
-    replays: Annotated[int, typer.Option(min=1, max=10_000, help="Replays of each run.")] = 20,
+    target: TargetOption = None,
+    loss: Loss = None,
+    replays: Replays = 20,
     seed: Annotated[int, typer.Option(min=0, help="Of the first replay's delays.")] = 0,
     sampling: Annotated[
-        str, typer.Option(help="bootstrap, recorded or lognormal, instead of the fleet file's.")
+        str,
+        typer.Option(
+            help="bootstrap, recorded or lognormal, instead of the fleet file's.",
+            autocompletion=completing.samplings,
+        ),
     ] = "",
     flops: Annotated[
         float | None, typer.Option(help="Operations of a gradient a sample, for models unknown.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for charts; else beside the first run.")
-    ] = None,
+    out: Annotated[Path | None, written_to("Folder for charts; else beside the first run.")] = None,
+    json: Json = False,
 ) -> None:
     """Replay runs on a fleet: time to a target, reductions, where the time goes.
+
+    Without --target and --loss, the target is one that all runs reached.
 
     Example: fednag time runs/digits --fleet paper-edge --target 0.9
     """
@@ -75,24 +83,21 @@ def time_replay(
     from fednag.clock.runs import common_target, told_apart
     from fednag.clock.summary import replay_runs, times_to_target, where_time_goes
     from fednag.records import find_runs
+    from fednag.targets import given_target
     from fednag.terminal import notes, paths
 
     where = load_fleet(fleet, checked_sampling(sampling))
-    if target is not None and loss is not None:
-        raise FednagError("--loss: goes without --target; leave one out")
-    for name, given in (("--target", target), ("--loss", loss), ("--flops", flops)):
-        if given is not None and not 0 < given < float("inf"):
-            raise FednagError(f"{name} {given:g}: give a number above 0")
+    asked = given_target(target, loss)
+    if flops is not None and not 0 < flops < float("inf"):
+        raise FednagError(f"--flops {flops:g}: give a number above 0")
     failed: list[str] = []
-    found = told_apart(_read(find_runs(runs), flops, failed))
+    found, said = told_apart(_read(find_runs(runs), flops, failed))
     if not found:
         unless(failed)
-    if loss is None and target is None:
-        target = common_target(found)
+    asked = asked or common_target(found)
     folder = output(out) if out else found[0].folder.path.parent
-    terminal = console()
     done, total = count(1), len(found) * (replays if where.varies else 1)
-    with terminal.status("replaying") as status:
+    with console(stderr=True).status("replaying") as status:
         timed = replay_runs(
             found,
             where,
@@ -100,23 +105,28 @@ def time_replay(
             seed,
             lambda: status.update(f"replay {next(done)} of {total}"),
         )
-    rows = times_to_target(timed, target, loss)
+    rows = times_to_target(timed, **{asked.measure: asked.value})
     order = [row.label for row in rows]
     shown = [one for one in timed if one.run.label in order[:MOST_SHOWN]]
     shown.sort(key=lambda one: order.index(one.run.label))
     parts = where_time_goes(shown, where)
-    words = f"accuracy {target:g}" if target is not None else f"loss {loss:g}"
-    most = max(len(one.replays) for one in timed)
-    terminal.print(_table(rows, words, where, most))
-    if len(rows) > 1:
-        terminal.print(_reductions(rows))
-    terminal.print(_parts_table(parts))
-    workers = max(run.workload.workers for run in found)
-    said = [*notes_on(where, workers), *remarks(found, where)]
+    said += [*notes_on(where, max(run.workload.workers for run in found)), *remarks(found, where)]
     if len(order) > MOST_SHOWN:
         said.append(f"where the time goes is shown for the {MOST_SHOWN} fastest")
-    notes(terminal, said)
-    paths(terminal, _write(folder, timed, rows, parts, where, target, loss, words))
+    report = _report(timed, rows, parts, where, asked)
+    written = _write(folder, report, timed, parts, where, asked)
+    if json:
+        files = [str(path) for path in written]
+        print_json({**report, "notes": said, "files": files, "failed": failed})
+    else:
+        terminal = console()
+        words = f"{asked.measure} {asked.value:g}"
+        terminal.print(times_table(rows, words, where, report["replays"]))
+        if len(rows) > 1:
+            terminal.print(reductions_table(rows))
+        terminal.print(parts_table(parts))
+        notes(terminal, said)
+        paths(terminal, written)
     unless(failed)
 
 
@@ -175,126 +185,51 @@ def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
     return [*notes, *(f"{run.label}: {note}" for run in runs for note in run.notes)]
 
 
-def _table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Any:
-    from rich.table import Table
-
-    times = "once" if replays == 1 else f"{replays} times"
-    table = Table(title=f"time to {words} on {fleet.title}, replayed {times}", title_justify="left")
-    table.add_column("method", no_wrap=True)
-    headings = ("seconds", "iterations", "rounds", "seconds a round", "kB down", "kB up")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
-    for row in rows:
-        said = ""
-        if row.seconds is None:
-            part = f"{row.reached} of {row.runs} runs reached it" if row.reached else "never"
-            best = "" if row.best is None else f"; best {row.best:.4g}"
-            said = f"{part}{best}"
-        table.add_row(
-            row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)",
-            seconds_text(row.seconds, row.deviation),
-            "-" if row.iterations is None else f"{row.iterations:,.0f}",
-            "-" if row.rounds is None else f"{row.rounds:,.1f}",
-            f"{row.per_round:,.4g}",
-            f"{row.down / 1e3:,.1f}",
-            f"{row.up / 1e3:,.1f}",
-            said,
-            style=None if row.seconds is not None else "red",
-        )
-    return table
-
-
-def seconds_text(seconds: float | None, deviation: float | None) -> str:
-    if seconds is None:
-        return "-"
-    digits = 2 if seconds >= 1 else 4
-    spread = "" if deviation is None else f" ± {deviation:,.{digits}f}"
-    return f"{seconds:,.{digits}f}{spread}"
-
-
-def _reductions(rows: list[Row], most: int = 8) -> Any:
-    """Who saves how much of whose time; of many methods, only the fastest one does."""
-    from rich.table import Table
-
-    if len(rows) > most:
-        table = Table("rival", f"time saved by {rows[0].label}")
-        for rival in rows[1:]:
-            part = rows[0].less_than(rival)
-            table.add_row(rival.label, "-" if part is None else f"{part:.1%}")
-        return table
-    table = Table(title="time saved against each rival", title_justify="left")
-    table.add_column("method", no_wrap=True)
-    for rival in rows:
-        table.add_column(f"vs {rival.label}", justify="right")
-    for row in rows:
-        saved = [row.less_than(rival) for rival in rows]
-        if any(part is not None and part > 0 for part in saved):  # the slowest saves nothing
-            table.add_row(
-                row.label, *("" if not part or part < 0 else f"{part:.1%}" for part in saved)
-            )
-    return table
-
-
-def _parts_table(parts: list[Part]) -> Any:
-    from rich.table import Table
-
-    from fednag.clock.summary import KEYS
-
-    table = Table(title="where the time goes: seconds of an average round", title_justify="left")
-    table.add_column("method", no_wrap=True)
-    table.add_column("device", no_wrap=True)
-    for key in KEYS:
-        table.add_column(key, justify="right")
-    before = ""
-    for part in parts:
-        numbers = [getattr(part, key) for key in KEYS]
-        total = sum(numbers) or 1.0
-        shown = [f"{number:.4g} ({number / total:.0%})" for number in numbers]
-        table.add_row("" if part.label == before else part.label, part.device, *shown)
-        before = part.label
-    return table
+def _report(
+    timed: list[Timed], rows: list[Row], parts: list[Part], fleet: Fleet, target: Target
+) -> dict[str, Any]:
+    saved = {
+        row.label: {other.label: row.less_than(other) for other in rows if other is not row}
+        for row in rows
+    }
+    return {
+        "fleet": {"name": fleet.name, "synthetic": fleet.synthetic, "digest": fleet.digest},
+        "target": asdict(target),
+        "replays": max(len(one.replays) for one in timed),
+        "methods": [asdict(row) for row in rows],
+        "saved": saved,
+        "parts": [asdict(part) for part in parts],
+    }
 
 
 def _write(
     folder: Path,
+    report: dict[str, Any],
     timed: list[Timed],
-    rows: list[Row],
     parts: list[Part],
     fleet: Fleet,
-    target: float | None,
-    loss: float | None,
-    words: str,
+    target: Target,
 ) -> list[Path]:
     from fednag.clock.summary import KEYS, curve_rows
     from fednag.records import write_atomically
     from fednag.report.charts import save
     from fednag.report.clock import time_chart
 
-    measure = "loss" if loss is not None else "accuracy"
     shares = [
         {"method": p.label, "device": p.device, "part": key, "seconds": getattr(p, key), "order": i}
         for p in parts
         for i, key in enumerate(KEYS)
     ]
-    seeds, times = len({one.run.seed for one in timed}), max(len(one.replays) for one in timed)
+    seeds, times = len({one.run.seed for one in timed}), report["replays"]
     title = f"{fleet.title}; {seeds} seed{'s' * (seeds > 1)}, {times} replay{'s' * (times > 1)}"
     if seeds * times > 1:
         title += "; band: ± one standard deviation"
-    chart = time_chart(
-        curve_rows(timed, measure), shares, title, measure, loss if target is None else target
-    )
+    curves = curve_rows(timed, target.measure)
+    chart = time_chart(curves, shares, title, target.measure, target.value)
     written = save(chart, folder / f"time-{fleet.name}")
-    report = {
-        "fleet": {"name": fleet.name, "synthetic": fleet.synthetic, "digest": fleet.digest},
-        "target": words,
-        "replays": times,
-        "methods": [asdict(row) for row in rows],
-        "parts": [asdict(part) for part in parts],
-    }
     path = folder / f"time-{fleet.name}.json"
     try:
-        write_atomically(path, json.dumps(report, indent=1) + "\n")
+        write_atomically(path, json_text(report) + "\n")
     except OSError as error:
         raise FednagError(f"{path}: cannot be written ({error.strerror}); use --out") from error
     return [*written, path]

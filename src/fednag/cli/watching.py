@@ -70,7 +70,7 @@ def observe(path: Path, changes: list[str], out: Path) -> Observed:
     if rounds * training.tau != training.iterations:
         notes.append(f"T is {rounds * training.tau}: whole rounds of tau {training.tau}")
     landscape = OnData(plan.problem, plan.owned)
-    terminal = console()
+    terminal = console(stderr=True)
     with terminal.status("looking for w*"):
         minimum = minimise(landscape)
     if not minimum.found:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any
 
 import torch
@@ -14,8 +13,11 @@ from fednag.algorithms import ALGORITHMS
 from fednag.clock.workload import Workload, from_facts, gradients_of
 from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participants, read
 from fednag.errors import FednagError
+from fednag.labels import Named, distinct, flat
 from fednag.problems.flops import named_flops
 from fednag.records import Record, RunFolder
+from fednag.targets import Target
+from fednag.targets import common_target as shared
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,24 +32,13 @@ class TimedRun:
     diverged: bool
     folder: RunFolder
     experiment: Experiment
-    settings: Mapping[str, Any]  # section.key -> value, of all that may differ between methods
+    config: Mapping[str, Any]  # the tables of its config.toml
+    started: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def rounds(self) -> int:
         return self.records[-1].round
-
-    def reached(self, accuracy: float | None, loss: float | None) -> Record | None:
-        """The first record after an aggregation that is as good as asked."""
-        for record in self.records:
-            if record.round == 0:
-                continue
-            if accuracy is not None and (record.accuracy is None or record.accuracy < accuracy):
-                continue
-            if loss is not None and (record.loss is None or record.loss > loss):
-                continue
-            return record
-        return None
 
 
 def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
@@ -92,7 +83,8 @@ def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
         diverged=info.get("status") == "diverged",
         folder=folder,
         experiment=experiment,
-        settings=_settings(raw),
+        config=raw,
+        started=str(info.get("started", "")),
         notes=tuple(notes),
     )
 
@@ -135,43 +127,22 @@ def _derived(
     return facts | sent | {"gradients": 1, "full": 0, "probes": False, "pooled": False}
 
 
-def _settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    idle = ("name", "seed", "engine", "checkpoint", "evaluation", "stop", "algorithms")
-    found: dict[str, Any] = {}
-    for section, table in raw.items():
-        if section in idle or not isinstance(table, dict):
-            continue
-        found |= {f"{section}.{key}": value for key, value in table.items() if key != "name"}
-    return found
-
-
-def told_apart(runs: Sequence[TimedRun]) -> list[TimedRun]:
-    """The same runs; where two of one label have other settings, labels say which."""
-    found = []
-    for run in runs:
-        alike = [other for other in runs if other.label == run.label]
-        keys = dict.fromkeys(key for other in alike for key in other.settings)
-        differing = [
-            f"{key.split('.')[-1]}={run.settings.get(key)}"
-            for key in keys
-            if any(other.settings.get(key) != run.settings.get(key) for other in alike)
-        ]
-        label = f"{run.label} {','.join(differing)}" if differing else run.label
-        found.append(replace(run, label=label))
-    return found
-
-
-def common_target(runs: Sequence[TimedRun]) -> float:
-    """The highest whole percentage of accuracy that every run that did not diverge has reached."""
-    best = [
-        max((r.accuracy for r in run.records if r.accuracy is not None and r.round), default=-1.0)
-        for run in runs
-        if not run.diverged
+def told_apart(runs: Sequence[TimedRun]) -> tuple[list[TimedRun], list[str]]:
+    """Labels such that runs of one label differ in their seeds alone; and notes."""
+    labels, notes = distinct(
+        [Named(r.label, r.seed, flat(r.config), (r.started, str(r.folder.path))) for r in runs]
+    )
+    named = [
+        replace(run, label=label)
+        for run, label in zip(runs, labels, strict=True)
+        if label is not None
     ]
-    lowest = min(best, default=-1.0)
-    if not isfinite(lowest) or lowest < 0.01:
-        raise FednagError(
-            "--target: no accuracy that every run has reached; give --target, or --loss where "
-            "there is no accuracy"
-        )
-    return int(lowest * 100 + 1e-9) / 100
+    return named, notes
+
+
+def common_target(runs: Sequence[TimedRun]) -> Target:
+    """A target to compare runs by; raises a sentence if there is none."""
+    found = shared([(run.records, run.diverged) for run in runs], [run.config for run in runs])
+    if found is None:
+        raise FednagError("--target: there is none that every run has reached; give it, or --loss")
+    return found

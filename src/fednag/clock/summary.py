@@ -13,6 +13,7 @@ from fednag.clock.fleet import Fleet
 from fednag.clock.replay import Replay, replay
 from fednag.clock.runs import TimedRun
 from fednag.errors import FednagError
+from fednag.targets import Target, given_target
 
 GRID = 120  # points of a curve over time
 KEYS = ("compute", "down", "up", "waiting")
@@ -25,9 +26,9 @@ class Timed:
     run: TimedRun
     replays: list[Replay]
 
-    def times_to(self, accuracy: float | None, loss: float | None) -> list[float]:
+    def times_to(self, target: Target) -> list[float]:
         """Seconds to the target, one a replay; none if the run never reached it."""
-        record = self.run.reached(accuracy, loss)
+        record = target.first(self.run.records)
         return [] if record is None else [float(r.ends[record.round]) for r in self.replays]
 
 
@@ -100,21 +101,23 @@ def replay_runs(
 
 
 def times_to_target(
-    timed: Sequence[Timed], accuracy: float | None, loss: float | None = None
+    timed: Sequence[Timed], accuracy: float | None = None, loss: float | None = None
 ) -> list[Row]:
     """A row a method, fastest first; those that did not reach the target last."""
+    target = given_target(accuracy, loss)
+    if target is None:
+        raise FednagError("--target, --loss: give one of them")
     labels = list(dict.fromkeys(one.run.label for one in timed))
     found = [
-        _row(label, [one for one in timed if one.run.label == label], accuracy, loss)
-        for label in labels
+        _row(label, [one for one in timed if one.run.label == label], target) for label in labels
     ]
     return sorted(found, key=lambda row: (row.seconds is None, row.seconds or -(row.best or 0)))
 
 
-def _row(label: str, group: Sequence[Timed], accuracy: float | None, loss: float | None) -> Row:
-    records = [one.run.reached(accuracy, loss) for one in group]
+def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
+    records = [target.first(one.run.records) for one in group]
     reached = [record for record in records if record is not None]
-    times = [second for one in group for second in one.times_to(accuracy, loss)]
+    times = [second for one in group for second in one.times_to(target)]
     whole = bool(times) and len(reached) == len(group)
     workload = group[0].run.workload
     return Row(
@@ -125,7 +128,7 @@ def _row(label: str, group: Sequence[Timed], accuracy: float | None, loss: float
         deviation=stdev(times) if whole and len(times) > 1 else None,
         iterations=mean(r.iteration for r in reached) if reached else None,
         rounds=mean(r.round for r in reached) if reached else None,
-        best=_best(group, accuracy is not None),
+        best=_best(group, target.measure == "accuracy"),
         per_round=mean(float(r.ends[-1]) / r.rounds for one in group for r in one.replays),
         down=workload.down,
         up=workload.up,

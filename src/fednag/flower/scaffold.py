@@ -87,8 +87,10 @@ def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def write_app(folder: Path, tables: Mapping[str, Any], connection: str = "my-superlink") -> None:
-    """A Flower app in ``folder``, which must be new or empty."""
+def write_app(
+    folder: Path, tables: Mapping[str, Any], connection: str = "my-superlink"
+) -> list[Path]:
+    """A Flower app in ``folder``, which must be new or empty; the files it is made of."""
     deployment = read_run_config(flat(tables))  # what cannot run is not written
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,6 +109,7 @@ def write_app(folder: Path, tables: Mapping[str, Any], connection: str = "my-sup
             (folder / path).write_text(content, encoding="utf-8")
     except OSError as error:
         raise FednagError(f"{folder}: cannot be written ({error.strerror})") from error
+    return [folder / path for path in files]
 
 
 def _project(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from fednag.config import Experiment, override, parse, read
 from fednag.config.sections import Section
 from fednag.config.sentences import explain, nearest
 from fednag.errors import FednagError
-
-SCALES = ("smoke", "laptop", "full")
+from fednag.paper.files import SCALES as SCALES
+from fednag.paper.files import folder as folder
 
 Measure = Literal["loss", "accuracy", "train_accuracy"]
 USUAL: tuple[Measure, ...] = ("loss", "accuracy")
@@ -177,18 +177,6 @@ class Figure:
         if chosen.leave_out:
             found.append(f"without {', '.join(chosen.leave_out)}")
         return found
-
-
-def folder() -> Path:
-    """Where the figure files are: in the package when it is installed, else in the clone."""
-    here = Path(__file__).parent
-    for place in (here / "experiments", here.parents[2] / "experiments"):
-        if place.is_dir():
-            return place
-    raise FednagError(
-        "experiments: the figure files are neither in the package nor beside it; give their "
-        "folder with --experiments"
-    )
 
 
 def read_figure(path: Path) -> Figure:

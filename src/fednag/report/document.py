@@ -8,7 +8,8 @@ from dataclasses import replace
 from statistics import quantiles
 from typing import Any
 
-from fednag.report.sheets import Sheet, by_label, caveats, differing, told_apart
+from fednag.labels import differing
+from fednag.report.sheets import Sheet, by_label, caveats, told_apart
 from fednag.report.spec import Heat, Lines, Track, curve_specs, thinned, tracks_of
 from fednag.report.summary import sentence
 from fednag.report.tables import (
@@ -20,7 +21,7 @@ from fednag.report.tables import (
     target_cells,
     target_headings,
 )
-from fednag.report.targets import Target, common_target
+from fednag.targets import Target, common_target
 
 FEW = 12  # workers that get a line each; of more, quantiles are drawn
 
@@ -204,7 +205,7 @@ def _settings(sheets: Sequence[Sheet], labels: Sequence[str]) -> dict[str, Any]:
     tables = {label: groups[label][0].settings for label in labels}
     fields = dict.fromkeys(field for table in tables.values() for field in table)
     fields.pop("seed", None)
-    apart = set(differing(sheets))
+    apart = set(differing([sheet.settings for sheet in sheets]))
     rows = [
         {
             "field": field,

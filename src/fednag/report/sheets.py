@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fednag.errors import FednagError
+from fednag.labels import Named, differing, distinct, flat
 from fednag.records import RunFolder
 from fednag.report.tables import Curve
 
-# What may differ between runs that are averaged: it decides no number but by the seed.
-IDLE = ("name", "seed", "checkpoint.", "engine.threads", "engine.chunk")
 PROBLEM = ("data.", "split.", "model.")
 
 
@@ -81,44 +80,21 @@ def _config(path: Path) -> dict[str, Any]:
         raise FednagError(f"{path}: cannot be read ({why}); restore it") from error
 
 
-def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for section, table in config.items():
-        if isinstance(table, dict):
-            found |= {f"{section}.{key}": value for key, value in table.items()}
-        else:
-            found[section] = table
-    return found
-
-
 def told_apart(sheets: Sequence[Sheet]) -> tuple[list[Sheet], list[str]]:
     """Labels such that runs of one label differ in their seeds alone; and notes.
 
     Where two of one label have other settings, the label says which; of the same run made twice,
     the newest counts.
     """
-    named = []
-    for sheet in sheets:
-        alike = [s for s in sheets if s.curve.label == sheet.curve.label]
-        fields = differing(alike)
-        parts = [f"{_short(key, fields)}={sheet.settings.get(key, '-')}" for key in fields]
-        label = f"{sheet.curve.label} ({', '.join(parts)})" if parts else sheet.curve.label
-        named.append(replace(sheet, curve=replace(sheet.curve, label=label)))
-    newest: dict[tuple[str, int], Sheet] = {}
-    notes = []
-    for sheet in sorted(named, key=_age):
-        key = (sheet.curve.label, sheet.curve.seed)
-        if key in newest:
-            notes.append(f"{key[0]} with seed {key[1]} was run more than once: the newest counts")
-        newest[key] = sheet
-    return [sheet for sheet in named if sheet in newest.values()], list(dict.fromkeys(notes))
-
-
-def differing(sheets: Sequence[Sheet]) -> list[str]:
-    """The settings in which runs differ, but for those that decide nothing."""
-    tables = [sheet.settings for sheet in sheets]
-    keys = dict.fromkeys(key for table in tables for key in table if not key.startswith(IDLE))
-    return [key for key in keys if any(t.get(key) != tables[0].get(key) for t in tables)]
+    labels, notes = distinct(
+        [Named(s.curve.label, s.curve.seed, s.settings, _age(s)) for s in sheets]
+    )
+    named = [
+        replace(sheet, curve=replace(sheet.curve, label=label))
+        for sheet, label in zip(sheets, labels, strict=True)
+        if label is not None
+    ]
+    return named, notes
 
 
 def by_label(sheets: Sequence[Sheet]) -> dict[str, list[Sheet]]:
@@ -131,7 +107,9 @@ def by_label(sheets: Sequence[Sheet]) -> dict[str, list[Sheet]]:
 def caveats(sheets: Sequence[Sheet]) -> list[str]:
     """What keeps a ranking of these runs from meaning much."""
     notes = []
-    if problem := [key for key in differing(sheets) if key.startswith(PROBLEM)]:
+    if problem := [
+        key for key in differing([s.settings for s in sheets]) if key.startswith(PROBLEM)
+    ]:
         notes.append(
             f"these runs differ in {', '.join(problem)}: they do not solve the same problem, so "
             "their ranking says little"
@@ -147,11 +125,6 @@ def caveats(sheets: Sequence[Sheet]) -> list[str]:
     if unfinished := [s for s in sheets if s.running or s.curve.ended == "interrupted"]:
         notes.append(f"{len(unfinished)} of {len(sheets)} runs are not over yet")
     return notes
-
-
-def _short(key: str, fields: Sequence[str]) -> str:
-    last = key.split(".")[-1]
-    return last if sum(other.split(".")[-1] == last for other in fields) == 1 else key
 
 
 def _age(sheet: Sheet) -> tuple[str, str]:

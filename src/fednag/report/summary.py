@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fednag.report.sheets import Sheet, by_label
 from fednag.report.tables import Row, Spread
-from fednag.report.targets import Target
+from fednag.targets import Target
 
 
 def sentence(sheets: Sequence[Sheet], rows: Sequence[Row], target: Target | None) -> str:

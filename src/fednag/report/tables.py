@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fednag.records import Record
-from fednag.report.targets import Target
+from fednag.targets import Target
 
 
 @dataclass(frozen=True)

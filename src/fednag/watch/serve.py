@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 from fednag.errors import FednagError
 from fednag.report.document import document
 from fednag.report.page import html
-from fednag.report.targets import Target
+from fednag.targets import Target
 from fednag.watch.follow import Follower, Look
 
 LOOPBACK = "127.0.0.1"

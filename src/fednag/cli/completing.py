@@ -1,0 +1,81 @@
+"""Names that a shell completes. A key press must not wait for torch, so nothing heavy is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.resources import files
+
+# What their own modules say too, which would load torch; a test compares.
+METHODS = (
+    "fednag",
+    "fedavg",
+    "fedmom",
+    "slowmo",
+    "mimelite",
+    "mime",
+    "fedprox",
+    "scaffold",
+    "fedavgm",
+    "fedadam",
+    "fednag-local",
+    "csgd",
+    "cnag",
+)
+KINDS = ("iid", "classes", "dirichlet", "sizes", "natural")
+SAMPLINGS = ("bootstrap", "recorded", "lognormal")
+
+
+def methods(incomplete: str) -> list[str]:
+    """Several between commas: the last is completed, and those before it are not offered again."""
+    *before, last = incomplete.split(",")
+    free = [name for name in METHODS if name not in before]
+    return [",".join([*before, name]) for name in _starting(last, free)]
+
+
+def scales(incomplete: str) -> list[str]:
+    from fednag.paper.files import SCALES
+
+    return _starting(incomplete, SCALES)
+
+
+def kinds(incomplete: str) -> list[str]:
+    return _starting(incomplete, KINDS)
+
+
+def samplings(incomplete: str) -> list[str]:
+    return _starting(incomplete, SAMPLINGS)
+
+
+def downloads(incomplete: str) -> list[str]:
+    from fednag.problems.sources import SOURCES
+
+    return _starting(incomplete, SOURCES)
+
+
+def data_sets(incomplete: str) -> list[str]:
+    from fednag.problems.sources import BUILT_IN, SOURCES
+
+    return _starting(incomplete, [*BUILT_IN, *SOURCES])
+
+
+def fleets(incomplete: str) -> list[str]:
+    folder = files("fednag") / "clock" / "fleets"
+    return _starting(incomplete, sorted(_stems(file.name for file in folder.iterdir())))
+
+
+def figures(incomplete: str) -> list[str]:
+    from fednag.errors import FednagError
+    from fednag.paper.files import folder
+
+    try:
+        return _starting(incomplete, sorted(_stems(file.name for file in folder().iterdir())))
+    except FednagError:
+        return []
+
+
+def _stems(names: Iterable[str]) -> list[str]:
+    return [name.removesuffix(".toml") for name in names if name.endswith(".toml")]
+
+
+def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
