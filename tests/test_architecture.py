@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "experiment",
         "interrupts",
         "problems",
+        "progress",
         "records",
         "results",
     },
@@ -96,6 +97,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "simulate",
         "vectors",
     },
+    "progress": {"config", "execute", "simulate", "terminal"},
     "terminal": {"config", "execute", "records", "report", "simulate"},
 }
 

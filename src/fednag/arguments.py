@@ -110,6 +110,7 @@ def _check_section(key: str, value: object) -> None:
             f"{key}: a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"
         )
     known = [*sections, "workers", "tau", "iterations", "batch", "test", "owners", "loss", "out"]
+    known += ["seed", "seeds", "resume", "quiet"]
     raise FednagError(f"{key}: no such argument{nearest(key, known)}")
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from fednag.config import Experiment
 from fednag.records import Record
+from fednag.report.cell import cell
 from fednag.report.sheets import Sheet
 from fednag.report.tables import Curve, ranked, render
 
@@ -41,6 +42,9 @@ class Run:
     def plot(self) -> TopLevelMixin:
         """An altair chart of loss and accuracy; shows itself in a notebook, or ``.save(path)``."""
         return _plot([self.curve])
+
+    def _repr_html_(self) -> str:
+        return cell([self.curve])
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a page with charts, settings and how to repeat it; it needs no network."""
@@ -75,6 +79,10 @@ class Comparison:
     def plot(self) -> TopLevelMixin:
         """An altair chart of loss and accuracy, a colour a method."""
         return _plot([run.curve for run in self.runs])
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the ranked table, and the chart as a picture."""
+        return cell([run.curve for run in self.runs])
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a page with ranking, charts and settings; one file that needs no network."""

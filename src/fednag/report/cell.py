@@ -1,0 +1,66 @@
+"""Results in a notebook's cell: ranked table and chart. Nothing is fetched, little is stored."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+
+from fednag.report.png import squeezed
+from fednag.report.tables import HEADINGS, Curve, Row, cells, ranked
+
+ROWS = 30  # of the table; ``print`` has them all
+LINES = 12  # methods in the chart; more cannot be told apart
+PPI = 144
+LEFT = ("method", "ended")
+
+
+def cell(curves: Sequence[Curve]) -> str:
+    """Runs as HTML: a row a method, best first, above loss and accuracy as a picture."""
+    rows = ranked(curves)
+    notes = []
+    if len(rows) > ROWS:
+        notes.append(f"the best {ROWS} of {len(rows)}; print the result to see all")
+    best = {row.label for row in rows[:LINES]}
+    if len(rows) > LINES:
+        notes.append(f"the chart shows the best {LINES}")
+    said = "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
+    drawn = [curve for curve in curves if curve.label in best]
+    return f"<div>{_table(rows[:ROWS])}{said}{_picture(drawn)}</div>"
+
+
+def _table(rows: Sequence[Row]) -> str:
+    texts = [cells(row) for row in rows]
+    # A column of nothing is not shown: regression has no accuracy.
+    kept = [i for i in range(len(HEADINGS)) if any(text[i] != "-" for text in texts)]
+    head = "".join(_cell("th", HEADINGS[i], HEADINGS[i]) for i in kept)
+    body = []
+    for row, text in zip(rows, texts, strict=True):
+        style = ' style="color:#c62828"' if row.diverged else ""
+        inner = "".join(_cell("td", HEADINGS[i], text[i]) for i in kept)
+        body.append(f"<tr{style}>{inner}</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _cell(tag: str, heading: str, text: str) -> str:
+    side = "left" if heading in LEFT else "right"
+    return f'<{tag} style="text-align:{side}">{escape(text)}</{tag}>'
+
+
+def _picture(curves: Sequence[Curve]) -> str:
+    """A PNG: its size hardly depends on how long the runs were, and every viewer shows it."""
+    if not any(curve.losses or curve.accuracies for curve in curves):
+        return ""
+    from fednag.report.charts import curves_chart
+
+    made = io.BytesIO()
+    curves_chart(curves).save(made, format="png", ppi=PPI)
+    content = squeezed(made.getvalue())
+    width = int.from_bytes(content[16:20]) * 72 // PPI  # the header's, at its size on paper
+    data = base64.b64encode(content).decode()
+    labels = ", ".join(dict.fromkeys(curve.label for curve in curves))
+    return (
+        f'<img alt="{escape(f"loss and accuracy of {labels}")}" width="{width}" '
+        f'style="max-width:100%;height:auto" src="data:image/png;base64,{data}">'
+    )
