@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run that is over."""
+    """A run that is over.
+
+    >>> import fednag
+    >>> run = fednag.run("fednag", model="logistic", tau=5, iterations=10)
+    >>> run.label, run.ended, [record.iteration for record in run.records]
+    """
 
     label: str
     experiment: Experiment
@@ -59,7 +64,13 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Several runs beside each other."""
+    """Several runs beside each other.
+
+    >>> import fednag
+    >>> result = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> result.best.label
+    >>> print(result)  # doctest: +ELLIPSIS
+    """
 
     runs: list[Run]
 

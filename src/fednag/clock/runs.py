@@ -51,7 +51,18 @@ class TimedRun:
 
 
 def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
-    """A run's records and workload; ``flops`` a sample, where they cannot be told."""
+    """A run's records and workload; ``flops`` a sample, where they cannot be told.
+
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import read_run
+    >>> from fednag.records import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> runs[0].label, runs[0].rounds, runs[0].workload.tau
+    """
     records, info = folder.records(), folder.info()
     if "records" in info:
         folder.verify(info)
@@ -146,7 +157,18 @@ def _settings(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def told_apart(runs: Sequence[TimedRun]) -> list[TimedRun]:
-    """The same runs; where two of one label have other settings, labels say which."""
+    """The same runs; where two of one label have other settings, labels say which.
+
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import read_run, told_apart
+    >>> from fednag.records import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     axes = {"algorithm.momentum": [0.5, 0.9]}
+    ...     done = fednag.sweep(axes, model="logistic", tau=5, iterations=10, out=out)
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> [run.label for run in told_apart(runs)]
+    """
     found = []
     for run in runs:
         alike = [other for other in runs if other.label == run.label]
@@ -162,7 +184,18 @@ def told_apart(runs: Sequence[TimedRun]) -> list[TimedRun]:
 
 
 def common_target(runs: Sequence[TimedRun]) -> float:
-    """The highest whole percentage of accuracy that every run that did not diverge has reached."""
+    """The highest whole percentage of accuracy that every run that did not diverge has reached.
+
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import common_target, read_run
+    >>> from fednag.records import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> 0 < common_target(runs) < 1
+    """
     best = [
         max((r.accuracy for r in run.records if r.accuracy is not None and r.round), default=-1.0)
         for run in runs
