@@ -123,6 +123,7 @@ def test_tracks_are_means_with_a_deviation() -> None:
     (track,) = tracks_of(curves)
     assert track.columns["accuracy"] == [0.1, pytest.approx(0.5), 0.7]
     assert track.columns["accuracy.high"][1] == pytest.approx(0.5 + math.sqrt(0.02))
+    assert track.columns["accuracy.low"][1] == pytest.approx(0.5 - math.sqrt(0.02))
     assert track.columns["runs"] == [2, 2, 1]
     assert track.columns["bytes"] == [0, 1_000_000, 2_000_000]
     assert "clock" not in track.columns
