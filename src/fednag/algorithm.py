@@ -40,6 +40,7 @@ class Algorithm(ABC):
     ...     def step(self, local, grad, sent, mine):
     ...         return Vectors(w=local.w - self.lr * grad(local.w).sign())
     >>> SignSGD().step(Vectors(w=torch.ones(2)), lambda w: 5 * w, Vectors(), Vectors()).w
+    tensor([0.9000, 0.9000])
     """
 
     down: ClassVar[tuple[str, ...]] = ("w",)

@@ -130,6 +130,7 @@ def dataset(
     >>> import fednag
     >>> mine = fednag.dataset(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]))
     >>> mine.classes, mine.shape
+    (3, (2,))
     """
     x, y = torch.as_tensor(x), torch.as_tensor(y)
     test_x, test_y = test if test is not None else (x[:0], y[:0])

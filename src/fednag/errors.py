@@ -12,4 +12,5 @@ class FednagError(Exception):
     ...     fednag.run("fednag", tau=0)
     ... except fednag.FednagError as error:
     ...     print(error)
+    run: training.tau: 0 is not allowed; it should be at least 1
     """

@@ -129,6 +129,7 @@ def plan(
     >>> with tempfile.TemporaryDirectory() as out:
     ...     advice = plan("lan", 0.2, experiment=tables, methods=["fednag"], taus=[2, 5], out=out)
     >>> [(point.method, point.tau) for point in advice.points], advice.best in advice.points
+    ([('fednag', 2), ('fednag', 5)], True)
     """
     where = fleet if isinstance(fleet, Fleet) else load_fleet(fleet)
     listed = candidates(experiment or DIGITS, methods, taus, gammas, seeds, target)
@@ -163,6 +164,7 @@ def advise(
     ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
     >>> advice = advise(load_fleet("lan"), 0.05, [("fednag", 5), ("fedavg", 5)], runs, replays=2)
     >>> advice.sentences[0].startswith("take fed")
+    True
     """
     timed = replay_runs(runs, fleet, replays)
     groups: dict[tuple[str, int], list[Any]] = {}
@@ -190,6 +192,7 @@ def candidates(
     >>> tables = {"model": {"name": "logistic"}, "training": {"iterations": 20}}
     >>> found = candidates(tables, ["fednag"], [5, 20], gammas=[0.9], seeds=[0], target=0.9)
     >>> [label for label, _, _, _ in found]
+    ['fednag tau=5', 'fednag tau=20']
     """
     if not (isfinite(target) and 0 < target <= 1):
         raise FednagError(f"--target {target:g}: an accuracy is above 0 and at most 1")

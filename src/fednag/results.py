@@ -26,6 +26,7 @@ class Run:
     >>> import fednag
     >>> run = fednag.run("fednag", model="logistic", tau=5, iterations=10)
     >>> run.label, run.ended, [record.iteration for record in run.records]
+    ('fednag', 'finished', [0, 5, 10])
     """
 
     label: str
@@ -69,7 +70,9 @@ class Comparison:
     >>> import fednag
     >>> result = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
     >>> result.best.label
+    'fednag'
     >>> [line.split()[0] for line in str(result).splitlines()]  # ranked
+    ['method', 'fednag', 'fedavg']
     """
 
     runs: list[Run]

@@ -21,6 +21,7 @@ class FedAvg(Algorithm):
     >>> import torch
     >>> from fednag import FedAvg, Vectors
     >>> FedAvg(lr=0.1).step(Vectors(w=torch.ones(2)), lambda w: 2 * w, Vectors(), Vectors()).w
+    tensor([0.8000, 0.8000])
     """
 
     lr: Positive = 0.01
@@ -37,6 +38,7 @@ class CSGD(FedAvg):
 
     >>> from fednag import CSGD
     >>> CSGD(lr=0.1).pooled
+    True
     """
 
     pooled = True
@@ -56,6 +58,7 @@ class FedProx(Algorithm):
     >>> from fednag import FedProx, Vectors
     >>> local, sent = Vectors(w=torch.ones(2)), Vectors(w=torch.zeros(2))
     >>> FedProx(lr=0.1, mu=1.0).step(local, lambda w: 0 * w, sent, Vectors()).w
+    tensor([0.9000, 0.9000])
     """
 
     lr: Positive = 0.01

@@ -30,6 +30,7 @@ class MimeLite(Algorithm):
     >>> from fednag import MimeLite, Vectors
     >>> sent = Vectors(w=torch.ones(2), v=torch.ones(2))
     >>> MimeLite(lr=0.1, momentum=0.9).step(sent, lambda w: 0 * w, sent, Vectors()).w
+    tensor([0.9100, 0.9100])
     """
 
     lr: Positive = 0.01
@@ -72,6 +73,7 @@ class Mime(Algorithm):
 
     >>> from fednag import Mime
     >>> Mime().probes, Mime().down, Mime().up
+    (True, ('w', 'v', 'c'), ('w',))
     """
 
     lr: Positive = 0.01

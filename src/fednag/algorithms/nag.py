@@ -37,6 +37,7 @@ class FedNAG(Algorithm):
     >>> from fednag import FedNAG, Vectors
     >>> local = Vectors(w=torch.ones(2), v=torch.zeros(2))
     >>> FedNAG(lr=0.1, momentum=0.5).step(local, lambda w: w, Vectors(), Vectors()).w
+    tensor([0.8500, 0.8500])
     """
 
     lr: Positive = 0.01
@@ -59,6 +60,7 @@ class CNAG(FedNAG):
 
     >>> from fednag import CNAG
     >>> CNAG(lr=0.1, momentum=0.5).pooled
+    True
     """
 
     pooled = True
@@ -75,6 +77,7 @@ class FedNAGLocal(Algorithm):
 
     >>> from fednag import FedNAG, FedNAGLocal
     >>> FedNAG().up, FedNAGLocal().up
+    (('w', 'v'), ('w',))
     """
 
     lr: Positive = 0.01

@@ -30,6 +30,7 @@ class Scaffold(Algorithm):
     >>> from fednag import Scaffold, Vectors
     >>> sent = Vectors(w=torch.ones(2), c=torch.ones(2))
     >>> Scaffold(lr=0.1).step(sent, lambda w: 0 * w, sent, Vectors(c=torch.zeros(2))).w
+    tensor([0.9000, 0.9000])
     """
 
     lr: Positive = 0.01

@@ -27,6 +27,7 @@ class FedMom(Algorithm):
     >>> from fednag import FedMom, Vectors
     >>> server = Vectors(w=torch.ones(2), v=torch.ones(2))
     >>> FedMom(momentum=0.5).update(server, Vectors(w=torch.zeros(2)), share=1.0).w
+    tensor([-0.5000, -0.5000])
     """
 
     lr: Positive = 0.01
@@ -62,6 +63,7 @@ class SlowMo(Algorithm):
     >>> from fednag import SlowMo, Vectors
     >>> server = Vectors(w=torch.ones(2), v=torch.zeros(2))
     >>> SlowMo(lr=0.1, momentum=0.5).update(server, Vectors(w=torch.zeros(2)), share=1.0).v
+    tensor([10., 10.])
     """
 
     lr: Positive = 0.01
@@ -99,6 +101,7 @@ class FedAvgM(Algorithm):
     >>> from fednag import FedAvgM, Vectors
     >>> server = Vectors(w=torch.ones(2), v=torch.ones(2))
     >>> FedAvgM(momentum=0.5).update(server, Vectors(w=torch.zeros(2)), share=1.0).w
+    tensor([-0.5000, -0.5000])
     """
 
     lr: Positive = 0.01

@@ -24,6 +24,7 @@ class Compute:
     >>> from fednag.clock import Compute, Lognormal
     >>> speed = Compute(Lognormal(0.1), flops=1e9, reference="by hand")
     >>> round(speed.draw(np.random.default_rng(0), count=5, flops=2e9, start=0), 9)
+    1.0
     """
 
     times: Times
@@ -44,6 +45,7 @@ class Device:
     >>> from fednag.clock import load_fleet
     >>> device = load_fleet("lan").device(0)
     >>> device.name, device.availability.is_on(0.0)
+    ('desktop-1', True)
     """
 
     name: str
@@ -65,6 +67,7 @@ class Aggregation:
     >>> import numpy as np
     >>> from fednag.clock import Aggregation, Lognormal
     >>> round(Aggregation(Lognormal(0.5)).draw(np.random.default_rng(0), size=100, start=0), 9)
+    0.5
     """
 
     times: Times
@@ -80,7 +83,8 @@ class Fleet:
     """Devices and an aggregator. Worker i is device i, again from the first when they run out.
 
     >>> from fednag.clock import load_fleet
-    >>> load_fleet("paper-edge").placing(2)
+    >>> load_fleet("lan").placing(4)
+    'workers on the devices of lan: 0 desktop-1, 1 desktop-2, 2 desktop-3, 3 desktop-4'
     """
 
     name: str

@@ -73,6 +73,7 @@ class Clock:
     ... )
     >>> played = Clock(load_fleet("lan"), work, seed=0).round(1, [0, 1], start=0.0)
     >>> played.arrived, played.end > 0
+    ((0, 1), True)
     """
 
     fleet: Fleet
@@ -208,6 +209,7 @@ def replay(
     ... )
     >>> played = replay(load_fleet("lan"), work, rounds=3, seed=0)
     >>> len(played.ends), bool((played.ends[1:] > played.ends[:-1]).all())
+    (4, True)
     """
     clock = Clock(fleet, workload, seed)
     ends = np.zeros(rounds + 1)

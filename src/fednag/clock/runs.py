@@ -62,6 +62,7 @@ def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
     ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
     ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
     >>> runs[0].label, runs[0].rounds, runs[0].workload.tau
+    ('fednag', 2, 5)
     """
     records, info = folder.records(), folder.info()
     if "records" in info:
@@ -164,10 +165,11 @@ def told_apart(runs: Sequence[TimedRun]) -> list[TimedRun]:
     >>> from fednag.clock import read_run, told_apart
     >>> from fednag.records import RunFolder
     >>> with tempfile.TemporaryDirectory() as out:
-    ...     axes = {"algorithm.momentum": [0.5, 0.9]}
-    ...     done = fednag.sweep(axes, model="logistic", tau=5, iterations=10, out=out)
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = [fednag.run(fednag.FedNAG(momentum=m), **short, out=out) for m in (0.5, 0.9)]
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done]
     >>> [run.label for run in told_apart(runs)]
+    ['fednag momentum=0.5', 'fednag momentum=0.9']
     """
     found = []
     for run in runs:
@@ -195,6 +197,7 @@ def common_target(runs: Sequence[TimedRun]) -> float:
     ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
     ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
     >>> 0 < common_target(runs) < 1
+    True
     """
     best = [
         max((r.accuracy for r in run.records if r.accuracy is not None and r.round), default=-1.0)

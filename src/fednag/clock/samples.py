@@ -26,6 +26,7 @@ class Sample:
 
     >>> from fednag.clock import Sample
     >>> Sample("my-laptop", "up", size=333864, seconds=0.0871).seconds
+    0.0871
     """
 
     who: str
@@ -66,6 +67,7 @@ def read_samples(path: Path, devices: Iterable[str]) -> Samples:
     ...     _ = path.write_text("who,what,bytes,seconds\\nlaptop,up,1000,0.25\\n")
     ...     samples = read_samples(path, devices=["laptop"])
     >>> samples.of("laptop", "up")
+    (Sample(who='laptop', what='up', size=1000, seconds=0.25),)
     """
     try:
         if path.stat().st_size > LARGEST:
@@ -163,6 +165,7 @@ def write_samples(path: Path, samples: Iterable[Sample]) -> None:
     ...     path = Path(folder, "samples.csv")
     ...     write_samples(path, [Sample("laptop", "up", 1000, 0.25)])
     ...     path.read_text().splitlines()
+    ['who,what,bytes,seconds', 'laptop,up,1000,0.25']
     """
     write_atomically(path, render(samples))
 

@@ -15,6 +15,7 @@ def shipped() -> list[str]:
 
     >>> from fednag.clock import shipped
     >>> shipped()
+    ['lan', 'paper-edge', 'silos-wan', 'vehicles']
     """
     folder = files("fednag.clock") / "fleets"
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith("toml"))
@@ -44,6 +45,7 @@ def copy_fleet(given: str, target: Path) -> Path:
     >>> from fednag.clock import copy_fleet, load_fleet
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     load_fleet(copy_fleet("lan", Path(folder, "mine.toml"))).name
+    'lan'
     """
     if given not in shipped():
         raise FednagError(

@@ -87,6 +87,7 @@ def replay_runs(
     ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
     >>> timed = replay_runs(runs, load_fleet("lan"), replays=2)
     >>> [(one.run.label, len(one.replays)) for one in timed]
+    [('fednag', 2), ('fedavg', 2)]
     """
     found = []
     for run in runs:
@@ -125,6 +126,7 @@ def times_to_target(
     ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
     >>> rows = times_to_target(replay_runs(runs, load_fleet("lan"), replays=2), accuracy=0.05)
     >>> rows[0].seconds <= rows[1].seconds, rows[0].reached
+    (True, 1)
     """
     labels = list(dict.fromkeys(one.run.label for one in timed))
     found = [
@@ -183,6 +185,7 @@ def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> lis
     >>> fleet = load_fleet("lan")
     >>> part = where_time_goes(replay_runs(runs, fleet, replays=2), fleet)[0]
     >>> part.label, part.device, part.compute > 0, part.waiting >= 0
+    ('fednag', '0 desktop-1', True, True)
     """
     found = []
     many = max(one.run.workload.workers for one in timed) > most

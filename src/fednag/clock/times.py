@@ -26,6 +26,7 @@ class Times(Protocol):
 
     >>> from fednag.clock import Lognormal, Recorded
     >>> [times.mean for times in (Recorded((1.0, 3.0)), Lognormal(2.0))]
+    [2.0, 2.0]
     """
 
     @property
@@ -46,6 +47,7 @@ class Recorded:
     >>> import numpy as np
     >>> from fednag.clock import Recorded
     >>> Recorded((0.1, 0.3)).draw(np.random.default_rng(0), count=3, start=0).tolist()
+    [0.1, 0.3, 0.1]
     """
 
     samples: tuple[float, ...]
@@ -70,6 +72,7 @@ class Bootstrap:
     >>> from fednag.clock import Bootstrap
     >>> drawn = Bootstrap((0.1, 0.3)).draw(np.random.default_rng(0), count=9, start=0)
     >>> sorted(set(drawn.tolist()))
+    [0.1, 0.3]
     """
 
     samples: tuple[float, ...]
@@ -93,6 +96,7 @@ class Lognormal:
 
     >>> from fednag.clock import Lognormal
     >>> round(Lognormal(2.0, spread=0.5).mean, 4), Lognormal(2.0).varies
+    (2.2663, False)
     """
 
     median: float
@@ -135,7 +139,8 @@ class Transfer:
     """A link in one direction: (latency + bytes x seconds per byte), times what varies.
 
     >>> from fednag.clock import Transfer
-    >>> Transfer.fit([(1000, 0.1), (3000, 0.2)], "recorded").expected(5000)
+    >>> round(Transfer.fit([(1000, 0.1), (3000, 0.2)], "recorded").expected(5000), 9)
+    0.3
     """
 
     latency: float

@@ -21,6 +21,7 @@ class Exchange:
     >>> from fednag.clock import Exchange
     >>> one = Exchange(down=1000, compute=((5, 1e6),), up=1000)
     >>> sum(count * flops for count, flops in one.compute)
+    5000000.0
     """
 
     down: int  # bytes
@@ -38,6 +39,7 @@ class Workload:
     ...     flops=1e6, down=80, up=80, vector=80,
     ... )
     >>> [work.steps(number) for number in (1, 2, 3)], work.iteration_flops(0)
+    ([5, 5, 2], 10000000.0)
     """
 
     tau: int

@@ -12,13 +12,6 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 def squeeze(path: Path) -> None:
     """The same picture in fewer bytes; about a third for charts."""
     content = path.read_bytes()
-    smaller = squeezed(content)
-    if len(smaller) < len(content):
-        path.write_bytes(smaller)
-
-
-def squeezed(content: bytes) -> bytes:
-    """The same PNG, or one of the same pixels in fewer bytes."""
     place, pixels, before, after = len(SIGNATURE), b"", b"", b""
     while place < len(content):
         (size,) = struct.unpack(">I", content[place : place + 4])
@@ -32,5 +25,5 @@ def squeezed(content: bytes) -> bytes:
             before += chunk
     packed = b"IDAT" + zlib.compress(zlib.decompress(pixels), 9)
     middle = struct.pack(">I", len(packed) - 4) + packed + struct.pack(">I", zlib.crc32(packed))
-    found = SIGNATURE + before + middle + after
-    return found if len(found) < len(content) else content
+    if len(middle) < len(content) - len(before) - len(after):
+        path.write_bytes(SIGNATURE + before + middle + after)
