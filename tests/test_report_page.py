@@ -100,7 +100,7 @@ def test_everything_is_drawn(page: Browser) -> None:
     across = page.run(f"{cells}.map(c => c.x.baseVal.value)")
     assert across == [across[0], across[1]] * 3
     assert across[0] < across[1]
-    assert "1)" in page.run(f"{cells}[3].getAttribute('fill')")
+    assert page.run(f"{cells}[3].getAttribute('fill')") == "rgba(var(--heat), 1.000)"
     assert page.run("document.querySelectorAll('#ranking tbody tr').length") == 3
     assert "fednag run runs/made/fednag-0/config.toml" in text(page, "#runs")
     assert "note: a note" in text(page, "#runs")

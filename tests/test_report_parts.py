@@ -220,12 +220,13 @@ def test_bounds_are_drawn_beside_the_loss_alone(browser: Browser, desk: Path) ->
     assert browser.run(drawn) >= 3
     notes = browser.run("document.querySelector('#curves').innerText")
     assert "FedNAG's Theorem 3" in notes
-    # Above the line of its run: smaller numbers are further up.
-    top = (
-        "document.querySelector('[data-chart=loss] [data-label={!r}] path').getBBox().y"
-        " + document.querySelector('[data-chart=loss] [data-label={!r}] path').getBBox().height"
+    # Its end is further up than that of its run.
+    ends = (
+        "[...document.querySelectorAll('[data-chart=loss] .line')].map(g => [g.dataset.label, "
+        "Number(g.querySelector('path').getAttribute('d').split(',').pop())])"
     )
-    assert browser.run(top.format(bound, bound)) < browser.run(top.format("fednag", "fednag"))
+    height = dict(browser.run(ends))
+    assert height[bound] < height["fednag"]
     key = f"document.querySelector('[data-key=\"m-{bound}\"]')"
     browser.run(f"{key}.click()")
     assert bound not in browser.run(LINES.format("loss"))
