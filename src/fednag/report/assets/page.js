@@ -9,8 +9,13 @@
   ];
   let doc = JSON.parse(document.getElementById("data").textContent);
   const state = { across: "iteration", hidden: new Set(), log: {}, worker: 0, split: 0, fleet: 0, all: false };
+  // A bound far above all losses would press them into one line: it is drawn when asked for.
+  const far = doc.overlays.filter((bound) => least(bound.columns.loss) > 3 * most(doc.tracks.flatMap((track) => track.columns.loss)));
+  far.forEach(({ label }) => state.hidden.add(label));
   let redraws = [];
 
+  function least(values) { return values.reduce((a, v) => (v === null ? a : Math.min(a, v)), Infinity); }
+  function most(values) { return values.reduce((a, v) => (v === null ? a : Math.max(a, v)), -Infinity); }
   // Text is only ever set as text: labels come from files and may hold anything.
   function el(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
@@ -307,7 +312,7 @@
     const several = doc.tracks.some((track) => track.runs > 1);
     const notes = [several ? "Lines are means over seeds, bands one standard deviation; a line is paler where only some of its runs have come that far." : null,
       state.across === "seconds" ? "Seconds are those of the machine that simulated it, not of devices." : null,
-      doc.overlays.length ? "Bounds are those of FedNAG's Theorem 3, with the constants `fednag theory check` measured." : null].filter(Boolean);
+      doc.overlays.length ? "Bounds are those of FedNAG's Theorem 3, with the constants `fednag theory check` measured." + (far.length ? " One far above the losses is hidden at first; press it to draw it." : "") : null].filter(Boolean);
     return section("curves", "Loss and accuracy",
       el("div", { class: "bar" }, el("div", { class: "group" }, el("span", { id: "across" }, "Over"), el("div", { class: "seg", role: "group", "aria-labelledby": "across" }, ...buttons)), all),
       legend, el("div", { class: "charts" }, ...charts), ...notes.map((text) => el("p", { class: "soft" }, text)));
@@ -349,7 +354,7 @@
         picture.append(cell);
         if (height > 10 && wide >= 30 && count) {
           const text = shape("text", { x: 66 + c * wide + wide / 2, y: w * height + height / 2 + 4, "text-anchor": "middle", class: "cell-label", "pointer-events": "none" }, String(count));
-          text.style.fill = part > 0.5 ? "var(--card)" : "var(--ink)";
+          text.style.fill = part > 0.6 ? "var(--card)" : "var(--ink)";
           picture.append(text);
         }
       });
