@@ -14,6 +14,7 @@ from fednag.report.document import document
 from fednag.report.page import write_page
 from fednag.report.sheets import Sheet
 from fednag.report.tables import Curve
+from fednag.report.timing import time_table
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -52,11 +53,14 @@ SHEETS = [
     for seed in (0, 1)
 ]
 
+SECONDS = {"compute": 1.0, "down": 2.0, "up": 3.0, "waiting": 4.0}
+TIMES = time_table(NASTY, [{"label": NASTY, "device": NASTY, **SECONDS}])
+
 
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[Browser]:
     """The report, open; whatever a test does with it, nothing may go wrong or leave the page."""
-    path = write_page(document(SHEETS), tmp_path / "report.html")
+    path = write_page(document(SHEETS, times=[TIMES]), tmp_path / "report.html")
     browser.size(1200)
     browser.media()
     browser.open(path.as_uri())
@@ -135,6 +139,8 @@ def test_bands_reach_one_deviation_to_either_side(page: Browser) -> None:
 
 def test_labels_are_text_whatever_they_hold(page: Browser) -> None:
     assert NASTY in text(page, "#ranking")
+    drawn = "document.querySelector('[data-chart=times] .axis-title').textContent"
+    assert page.run(drawn) == NASTY
     assert page.run("document.querySelectorAll('main script, main img').length") == 0
 
 

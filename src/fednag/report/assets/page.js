@@ -382,7 +382,8 @@
       let y = 0;
       const picture = shape("svg", { width, role: "img", "data-chart": "times", "aria-label": "seconds of an average round on each device: computing, receiving, sending, waiting; the table below has the numbers" });
       for (const method of methods) {
-        picture.append(shape("text", { x: 0, y: y + 14, class: "axis-title" }, method));
+        const room = Math.floor(width / 8);
+        picture.append(shape("text", { x: 0, y: y + 14, class: "axis-title" }, method.length > room ? `${method.slice(0, room - 1)}…` : method));
         y += step;
         for (const row of rows.filter((r) => r.method === method)) {
           picture.append(shape("text", { x: left - 8, y: y + 13, "text-anchor": "end" }, row.device.length > 20 ? `${row.device.slice(0, 19)}…` : row.device));
