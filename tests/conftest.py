@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
 
+from browser import Browser, program
 from fednag.problems.dataset import Dataset
 
 torch.set_num_threads(1)  # tests run in parallel processes
@@ -20,6 +22,15 @@ def blobs() -> Dataset:
     centres = torch.randn(3, 4, generator=generator, dtype=torch.float64)
     x = centres[y] + torch.randn(90, 4, generator=generator, dtype=torch.float64)
     return Dataset("blobs", x[:75], y[:75], x[75:], y[75:], classes=3)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    executable = program()
+    if executable is None:
+        pytest.skip("no Chromium here: apt-get install chromium, or set FEDNAG_BROWSER")
+    with Browser(executable, tmp_path_factory.mktemp("profile")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -60,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "experiment",
         "interrupts",
         "problems",
+        "progress",
         "records",
         "results",
     },
@@ -100,6 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "simulate",
         "vectors",
     },
+    "progress": {"config", "execute", "simulate", "terminal"},
     "terminal": {"config", "execute", "records", "report", "simulate", "targets"},
 }
 

@@ -173,22 +173,45 @@ def test_experiment_fields_are_documented() -> None:
             assert f"`{name}.{key}`" in text, f"{name}.{key}"
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "fednag",
-        "fednag.api",
-        "fednag.theory",
-        "fednag.vectors",
-        "fednag.theory.arrays",
-        "fednag.clock",
-        "fednag.clock.fleet",
-    ],
-)
+SOURCE = ROOT / "src"
+WITH_EXAMPLES = [
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted(SOURCE.rglob("*.py"))
+    if ">>> " in path.read_text()
+]
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_docstrings_run(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
     assert result.failed == 0
+
+
+# What is no more than a name for something, or is what the example of another one gives.
+NAMES_OF_TYPES = {"fednag": {"ALGORITHMS", "Grad", "Vector"}}
+GIVEN_BY = {
+    "fednag.clock": {
+        "Part": "where_time_goes",
+        "Played": "Clock",
+        "Replay": "replay",
+        "Row": "times_to_target",
+        "Timed": "replay_runs",
+        "TimedRun": "read_run",
+    },
+    "fednag.planning": {"Advice": "plan", "Point": "plan"},
+}
+
+
+@pytest.mark.parametrize("home", ["fednag", "fednag.clock", "fednag.theory", "fednag.planning"])
+def test_all_that_is_public_has_an_example(home: str) -> None:
+    module = importlib.import_module(home)
+    named = NAMES_OF_TYPES.get(home, set())
+    assert named <= set(module.__all__)
+    for name in set(module.__all__) - named:
+        shown = GIVEN_BY.get(home, {}).get(name, name)
+        assert ">>> " in (getattr(module, shown).__doc__ or ""), f"{home}.{name}"
+        assert getattr(module, name).__doc__, f"{home}.{name}"
 
 
 def test_example_files_are_valid() -> None:

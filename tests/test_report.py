@@ -123,6 +123,7 @@ def test_tracks_are_means_with_a_deviation() -> None:
     (track,) = tracks_of(curves)
     assert track.columns["accuracy"] == [0.1, pytest.approx(0.5), 0.7]
     assert track.columns["accuracy.high"][1] == pytest.approx(0.5 + math.sqrt(0.02))
+    assert track.columns["accuracy.low"][1] == pytest.approx(0.5 - math.sqrt(0.02))
     assert track.columns["runs"] == [2, 2, 1]
     assert track.columns["bytes"] == [0, 1_000_000, 2_000_000]
     assert "clock" not in track.columns
@@ -143,7 +144,20 @@ def test_the_sentence_says_when_seeds_do_not_bear_it_out() -> None:
     )
 
 
+def test_a_run_that_goes_on_has_not_ended() -> None:
+    over = sheet("a", 0, 0.1, 0.5)
+    rows = ranked([over.curve])
+    assert "a ends at 50.00 %" in sentence([over], rows, None)
+    assert "a stands at 50.00 %" in sentence([replace(over, running=True)], rows, None)
+    cut = replace(over, curve=replace(over.curve, ended="interrupted"))
+    assert "a stands at 50.00 %" in sentence([cut], rows, None)
+
+
 def test_the_page_cannot_be_broken_out_of() -> None:
+    page = html(document([sheet("</script\t><!--<script>&", 0, 0.1, 0.5)]))
+    inside = page.partition('id="data">')[2].partition("</script>")[0]
+    assert json.loads(inside)["methods"][0]["label"] == "</script\t><!--<script>&"
+    assert not set("<>&") & set(inside)
     page = html(document([sheet("</script><script>alert(1)", 0, 0.1, 0.5)]))
     assert page.count("</script>") == 2
     assert "<script>alert" not in page

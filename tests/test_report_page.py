@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from browser import Browser, program
+from browser import Browser
 from fednag.records import Record
 from fednag.report.document import document
 from fednag.report.page import write_page
 from fednag.report.sheets import Sheet
 from fednag.report.tables import Curve
+from fednag.report.timing import time_table
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -52,20 +53,14 @@ SHEETS = [
     for seed in (0, 1)
 ]
 
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    executable = program()
-    if executable is None:
-        pytest.skip("no Chromium here: apt-get install chromium, or set FEDNAG_BROWSER")
-    with Browser(executable, tmp_path_factory.mktemp("profile")) as running:
-        yield running
+SECONDS = {"compute": 1.0, "down": 2.0, "up": 3.0, "waiting": 4.0}
+TIMES = time_table(NASTY, [{"label": NASTY, "device": NASTY, **SECONDS}])
 
 
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[Browser]:
     """The report, open; whatever a test does with it, nothing may go wrong or leave the page."""
-    path = write_page(document(SHEETS), tmp_path / "report.html")
+    path = write_page(document(SHEETS, times=[TIMES]), tmp_path / "report.html")
     browser.size(1200)
     browser.media()
     browser.open(path.as_uri())
@@ -99,15 +94,53 @@ def test_everything_is_drawn(page: Browser) -> None:
         assert page.run(f"{paths}.every(p => p.getBBox().width > 0)")
         assert page.run(f"document.querySelectorAll('[data-chart={chart}] .band').length") == 3
     assert lines(page, "workers") == ["worker 0", "worker 1", "worker 2"]
-    assert page.run("document.querySelectorAll('[data-chart=split] rect').length") == 6
+    cells = "[...document.querySelectorAll('[data-chart=split] rect')]"
+    assert page.run(f"{cells}.map(c => c.textContent)") == [
+        f"worker {w}, class {c}: {n} samples"
+        for w, c, n in ((0, 0, 5), (0, 1, 0), (1, 0, 0), (1, 1, 7), (2, 0, 2), (2, 1, 2))
+    ]
+    # Workers go down, classes across, and the fullest cell is the darkest.
+    assert page.run(f"{cells}.map(c => c.y.baseVal.value)") == [0, 0, 24, 24, 48, 48]
+    across = page.run(f"{cells}.map(c => c.x.baseVal.value)")
+    assert across == [across[0], across[1]] * 3
+    assert across[0] < across[1]
+    assert page.run(f"{cells}[3].getAttribute('fill')") == "rgba(var(--heat), 1.000)"
     assert page.run("document.querySelectorAll('#ranking tbody tr').length") == 3
     assert "fednag run runs/made/fednag-0/config.toml" in text(page, "#runs")
     assert "note: a note" in text(page, "#runs")
     assert "torch 2.0" in text(page, "#runs")
 
 
+def test_bands_reach_one_deviation_to_either_side(page: Browser) -> None:
+    """In pixels: the band's height over that between two lines, at the right end."""
+    press(page, "log-loss")
+    ends = {
+        label: [s.curve.records[-1].loss or 0.0 for s in SHEETS if s.curve.label == label]
+        for label in ("fednag", "fedavg")
+    }
+    means = {label: sum(values) / 2 for label, values in ends.items()}
+    deviation = abs(ends["fednag"][0] - ends["fednag"][1]) / 2**0.5
+    part = 2 * deviation / (means["fedavg"] - means["fednag"])
+    # The band runs along its upper edge and back along its lower one.
+    edges = page.run(
+        "document.querySelector('[data-chart=loss] .band').getAttribute('d')"
+        ".slice(1, -1).split('L').map(p => Number(p.split(',')[1]))"
+    )
+    last = len(edges) // 2
+    high, low = edges[last - 1], edges[last]
+    lines = (
+        "[...document.querySelectorAll('[data-chart=loss] .line')].map(g => [g.dataset.label, "
+        "Number(g.querySelector('path').getAttribute('d').split(',').pop())])"
+    )
+    at = dict(page.run(lines))
+    assert (low - high) / (at["fednag"] - at["fedavg"]) == pytest.approx(part, abs=0.02)
+    assert (low + high) / 2 == pytest.approx(at["fednag"], abs=0.2)
+
+
 def test_labels_are_text_whatever_they_hold(page: Browser) -> None:
     assert NASTY in text(page, "#ranking")
+    drawn = "document.querySelector('[data-chart=times] .axis-title').textContent"
+    assert page.run(drawn) == NASTY
     assert page.run("document.querySelectorAll('main script, main img').length") == 0
 
 

@@ -30,6 +30,17 @@ class Algorithm(ABC):
     what it was sent, returns what is named in ``up``, keeps nothing, and the server takes the
     mean, weighted by data size, as its new state. Rules return new vectors, never change the
     ones they are given, and draw no random numbers.
+
+    >>> from dataclasses import dataclass
+    >>> import torch
+    >>> from fednag import Algorithm, Vectors
+    >>> @dataclass(frozen=True)
+    ... class SignSGD(Algorithm):
+    ...     lr: float = 0.1
+    ...     def step(self, local, grad, sent, mine):
+    ...         return Vectors(w=local.w - self.lr * grad(local.w).sign())
+    >>> SignSGD().step(Vectors(w=torch.ones(2)), lambda w: 5 * w, Vectors(), Vectors()).w
+    tensor([0.9000, 0.9000])
     """
 
     down: ClassVar[tuple[str, ...]] = ("w",)

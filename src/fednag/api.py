@@ -26,6 +26,7 @@ from fednag.experiment import Builder, Parts
 from fednag.interrupts import Watch
 from fednag.problems.dataset import Dataset
 from fednag.problems.losses import Loss
+from fednag.progress import progress
 from fednag.records import RunFolder
 from fednag.results import Comparison, Run
 
@@ -51,6 +52,7 @@ def run(
     name: str = "python",
     out: str | Path | None = None,
     resume: bool = False,
+    quiet: bool = False,
     **sections: Mapping[str, Any],
 ) -> Run:
     """Train one model with one method.
@@ -61,6 +63,7 @@ def run(
     ``split={"kind": "dirichlet", "alpha": 0.5}``; ``workers``, ``tau``, ``iterations`` and
     ``batch`` are short for their fields. With ``out`` the run's folder is written there; with
     ``resume`` too, the same run is looked for there first, and goes on where it was last saved.
+    A notebook and a terminal show how far it is, unless ``quiet``.
 
     >>> import fednag
     >>> result = fednag.run("fednag", model="logistic", tau=5, iterations=20)
@@ -69,7 +72,7 @@ def run(
     """
     parts, raw = describe_parts(data, test, owners, model, loss, sections)
     raw = with_short(raw, workers, tau, iterations, batch) | {"seed": seed, "name": name}
-    return _runs([algorithm], [seed], raw, parts, out, resume)[0]
+    return _runs([algorithm], [seed], raw, parts, out, resume, quiet)[0]
 
 
 def compare(
@@ -88,16 +91,25 @@ def compare(
     name: str = "python",
     out: str | Path | None = None,
     resume: bool = False,
+    quiet: bool = False,
     **sections: Mapping[str, Any],
 ) -> Comparison:
     """Train the same model with several methods: same data, split, batches and first weights.
 
     Takes what ``run`` takes, with several ``algorithms`` and ``seeds``. A method that diverges is
-    marked so, and the others go on. ``print`` the result for a ranked table.
+    marked so, and the others go on. ``print`` the result for a ranked table; in a notebook it
+    draws itself.
+
+    >>> import fednag
+    >>> result = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=20)
+    >>> result
+    <Comparison of fednag, fedavg>
+    >>> result["fednag"].records[-1].loss < result["fedavg"].records[-1].loss
+    True
     """
     parts, raw = describe_parts(data, test, owners, model, loss, sections)
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
-    return Comparison(_runs(algorithms, seeds, raw, parts, out, resume))
+    return Comparison(_runs(algorithms, seeds, raw, parts, out, resume, quiet))
 
 
 def run_all(
@@ -196,6 +208,7 @@ def sweep(
     name: str = "sweep",
     out: str | Path | None = None,
     resume: bool = False,
+    quiet: bool = False,
     **sections: Mapping[str, Any],
 ) -> Comparison:
     """Every combination of ``axes`` for every seed.
@@ -212,8 +225,7 @@ def sweep(
     parts, raw = describe_parts(data, test, owners, model, loss, sections)
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
     raw["algorithm"] = table_of(algorithm)
-    experiments = grid(raw, axes, seeds, "sweep")
-    return Comparison(run_all(experiments, parts, _path(out, resume), resume=resume))
+    return Comparison(_shown(grid(raw, axes, seeds, "sweep"), parts, out, resume, quiet))
 
 
 def _runs(
@@ -223,6 +235,7 @@ def _runs(
     parts: Parts,
     out: str | Path | None,
     resume: bool,
+    quiet: bool,
 ) -> list[Run]:
     experiments = []
     for label, method in labelled(algorithms).items():
@@ -235,7 +248,18 @@ def _runs(
                 check_algorithm(own)
                 experiment = experiment.model_copy(update={"algorithm": describe(own)})
             experiments.append((label, experiment, own))
-    return run_all(experiments, parts, _path(out, resume), resume=resume)
+    return _shown(experiments, parts, out, resume, quiet)
+
+
+def _shown(
+    experiments: Sequence[tuple[str, Experiment, Algorithm | None]],
+    parts: Parts,
+    out: str | Path | None,
+    resume: bool,
+    quiet: bool,
+) -> list[Run]:
+    with progress([label for label, _, _ in experiments], quiet) as started:
+        return run_all(experiments, parts, _path(out, resume), started, resume=resume)
 
 
 def _path(out: str | Path | None, resume: bool) -> Path | None:

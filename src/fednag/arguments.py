@@ -110,6 +110,7 @@ def _check_section(key: str, value: object) -> None:
             f"{key}: a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"
         )
     known = [*sections, "workers", "tau", "iterations", "batch", "test", "owners", "loss", "out"]
+    known += ["seed", "seeds", "resume", "quiet"]
     raise FednagError(f"{key}: no such argument{nearest(key, known)}")
 
 
@@ -124,6 +125,12 @@ def dataset(
     """Your own tensors as a data set. Integer ``y`` are classes from 0, floating ``y`` numbers.
 
     ``owners`` says who each training sample belongs to, for the natural split.
+
+    >>> import torch
+    >>> import fednag
+    >>> mine = fednag.dataset(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]))
+    >>> mine.classes, mine.shape
+    (3, (2,))
     """
     x, y = torch.as_tensor(x), torch.as_tensor(y)
     test_x, test_y = test if test is not None else (x[:0], y[:0])

@@ -6,4 +6,11 @@ class FednagError(Exception):
 
     Its text is one sentence that names the field or file and the remedy; the command line prints it
     without a traceback and exits with code 2.
+
+    >>> import fednag
+    >>> try:
+    ...     fednag.run("fednag", tau=0)
+    ... except fednag.FednagError as error:
+    ...     print(error)
+    run: training.tau: 0 is not allowed; it should be at least 1
     """

@@ -19,6 +19,8 @@ from fednag.errors import FednagError
 from fednag.interrupts import Watch
 from fednag.records import RunFolder
 
+__all__ = ["Advice", "Point", "advise", "candidates", "plan"]
+
 METHODS = ("fednag", "fedmom", "fedavg")
 TAUS = (1, 5, 10, 20, 40, 80)
 EVERY = 10  # iterations between evaluations, or a round if that is longer
@@ -120,6 +122,14 @@ def plan(
 
     ``experiment`` is an experiment file's tables (the embedded digits without one). Runs are kept
     in ``out`` and used again: another fleet, or more replays, train nothing anew.
+
+    >>> import tempfile
+    >>> from fednag.planning import plan
+    >>> tables = {"model": {"name": "logistic"}, "training": {"iterations": 20}}
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     advice = plan("lan", 0.2, experiment=tables, methods=["fednag"], taus=[2, 5], out=out)
+    >>> [(point.method, point.tau) for point in advice.points], advice.best in advice.points
+    ([('fednag', 2), ('fednag', 5)], True)
     """
     where = fleet if isinstance(fleet, Fleet) else load_fleet(fleet)
     listed = candidates(experiment or DIGITS, methods, taus, gammas, seeds, target)
@@ -141,7 +151,21 @@ def advise(
     runs: Sequence[TimedRun],
     replays: int = 20,
 ) -> Advice:
-    """Time runs on a fleet; ``candidates`` says (method, tau) of each of them."""
+    """Time runs on a fleet; ``candidates`` says (method, tau) of each of them.
+
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import load_fleet, read_run
+    >>> from fednag.planning import advise
+    >>> from fednag.records import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> advice = advise(load_fleet("lan"), 0.05, [("fednag", 5), ("fedavg", 5)], runs, replays=2)
+    >>> advice.sentences[0].startswith("take fed")
+    True
+    """
     timed = replay_runs(runs, fleet, replays)
     groups: dict[tuple[str, int], list[Any]] = {}
     for candidate, one in zip(candidates, timed, strict=True):
@@ -162,7 +186,14 @@ def candidates(
     seeds: Sequence[int],
     target: float,
 ) -> list[tuple[str, str, int, Experiment]]:
-    """(label, method, tau, experiment) of all that is to be run."""
+    """(label, method, tau, experiment) of all that is to be run.
+
+    >>> from fednag.planning import candidates
+    >>> tables = {"model": {"name": "logistic"}, "training": {"iterations": 20}}
+    >>> found = candidates(tables, ["fednag"], [5, 20], gammas=[0.9], seeds=[0], target=0.9)
+    >>> [label for label, _, _, _ in found]
+    ['fednag tau=5', 'fednag tau=20']
+    """
     if not (isfinite(target) and 0 < target <= 1):
         raise FednagError(f"--target {target:g}: an accuracy is above 0 and at most 1")
     raw = {key: value for key, value in experiment.items() if key != "algorithms"}

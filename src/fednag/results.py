@@ -11,6 +11,7 @@ from torch import nn
 
 from fednag.config import Experiment
 from fednag.records import Record
+from fednag.report.cell import cell
 from fednag.report.sheets import Sheet
 from fednag.report.tables import Curve, ranked, render
 
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run that is over."""
+    """A run that is over.
+
+    >>> import fednag
+    >>> run = fednag.run("fednag", model="logistic", tau=5, iterations=10)
+    >>> run.label, run.ended, [record.iteration for record in run.records]
+    ('fednag', 'finished', [0, 5, 10])
+    """
 
     label: str
     experiment: Experiment
@@ -42,6 +49,9 @@ class Run:
         """An altair chart of loss and accuracy; shows itself in a notebook, or ``.save(path)``."""
         return _plot([self.curve])
 
+    def _repr_html_(self) -> str:
+        return cell([self.curve])
+
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a page with charts, settings and how to repeat it; it needs no network."""
         return _report([self], path)
@@ -55,7 +65,15 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Several runs beside each other."""
+    """Several runs beside each other.
+
+    >>> import fednag
+    >>> result = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> result.best.label
+    'fednag'
+    >>> [line.split()[0] for line in str(result).splitlines()]  # ranked
+    ['method', 'fednag', 'fedavg']
+    """
 
     runs: list[Run]
 
@@ -75,6 +93,10 @@ class Comparison:
     def plot(self) -> TopLevelMixin:
         """An altair chart of loss and accuracy, a colour a method."""
         return _plot([run.curve for run in self.runs])
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the ranked table, and the chart as a picture."""
+        return cell([run.curve for run in self.runs])
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a page with ranking, charts and settings; one file that needs no network."""

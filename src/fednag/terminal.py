@@ -29,7 +29,12 @@ class RunsProgress:
     """A line a run: rounds, loss, accuracy and time left; plain lines when piped."""
 
     def __init__(
-        self, console: Console, labels: Sequence[str], quiet: bool = False, verbose: bool = False
+        self,
+        console: Console,
+        labels: Sequence[str],
+        quiet: bool = False,
+        verbose: bool = False,
+        transient: bool = False,  # nothing stays on the screen
     ) -> None:
         self.console, self.quiet, self.verbose = console, quiet, verbose
         self.live = console.is_terminal and not quiet
@@ -42,6 +47,7 @@ class RunsProgress:
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=console,
             disable=not self.live,
+            transient=transient,
         )
 
         # All that will run is shown from the start, unless it would fill the screen.

@@ -23,6 +23,12 @@ class FedAdam(Algorithm):
                  w   <- w + server_lr m / (sqrt(s) + adaptivity)
 
     ``m`` is a displacement, ``s`` a squared one that starts at ``adaptivity`` squared.
+
+    >>> import torch
+    >>> from fednag import FedAdam, Vectors
+    >>> rule = FedAdam(server_lr=0.1)
+    >>> rule.update(rule.init(torch.zeros(2)), Vectors(w=torch.ones(2)), share=1.0).w
+    tensor([0.0990, 0.0990])
     """
 
     lr: Positive = 0.01

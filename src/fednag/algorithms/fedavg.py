@@ -17,6 +17,11 @@ class FedAvg(Algorithm):
 
         worker   w_i <- w_i - lr grad F_i(w_i)            tau times
         server   w   <- sum_i D_i w_i / D
+
+    >>> import torch
+    >>> from fednag import FedAvg, Vectors
+    >>> FedAvg(lr=0.1).step(Vectors(w=torch.ones(2)), lambda w: 2 * w, Vectors(), Vectors()).w
+    tensor([0.8000, 0.8000])
     """
 
     lr: Positive = 0.01
@@ -29,7 +34,12 @@ class FedAvg(Algorithm):
 
 @dataclass(frozen=True)
 class CSGD(FedAvg):
-    """Centralised SGD: FedAvg with one worker that holds all the data."""
+    """Centralised SGD: FedAvg with one worker that holds all the data.
+
+    >>> from fednag import CSGD
+    >>> CSGD(lr=0.1).pooled
+    True
+    """
 
     pooled = True
 
@@ -43,6 +53,12 @@ class FedProx(Algorithm):
 
         worker   w_i <- w_i - lr (grad F_i(w_i) + mu (w_i - w))       tau times
         server   w   <- sum_i D_i w_i / D
+
+    >>> import torch
+    >>> from fednag import FedProx, Vectors
+    >>> local, sent = Vectors(w=torch.ones(2)), Vectors(w=torch.zeros(2))
+    >>> FedProx(lr=0.1, mu=1.0).step(local, lambda w: 0 * w, sent, Vectors()).w
+    tensor([0.9000, 0.9000])
     """
 
     lr: Positive = 0.01

@@ -25,6 +25,12 @@ class MimeLite(Algorithm):
     ``v`` is a gradient: it points uphill. FedNAG's table writes grad F_i in the server's rule
     where the mean over workers is meant, and an index that would make the workers' ``v`` one
     aggregation older than Mime's; here workers get the server's latest, as in Mime.
+
+    >>> import torch
+    >>> from fednag import MimeLite, Vectors
+    >>> sent = Vectors(w=torch.ones(2), v=torch.ones(2))
+    >>> MimeLite(lr=0.1, momentum=0.9).step(sent, lambda w: 0 * w, sent, Vectors()).w
+    tensor([0.9100, 0.9100])
     """
 
     lr: Positive = 0.01
@@ -64,6 +70,10 @@ class Mime(Algorithm):
                  w   <- sum_i D_i w_i / D
 
     ``v`` and ``c`` are gradients: they point uphill. Costs two gradients a local iteration.
+
+    >>> from fednag import Mime
+    >>> Mime().probes, Mime().down, Mime().up
+    (True, ('w', 'v', 'c'), ('w',))
     """
 
     lr: Positive = 0.01

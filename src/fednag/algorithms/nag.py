@@ -32,6 +32,12 @@ class FedNAG(Algorithm):
                  w   <- sum_i D_i w_i / D
 
     ``v`` is a displacement. Sends twice FedAvg's payload each way.
+
+    >>> import torch
+    >>> from fednag import FedNAG, Vectors
+    >>> local = Vectors(w=torch.ones(2), v=torch.zeros(2))
+    >>> FedNAG(lr=0.1, momentum=0.5).step(local, lambda w: w, Vectors(), Vectors()).w
+    tensor([0.8500, 0.8500])
     """
 
     lr: Positive = 0.01
@@ -50,7 +56,12 @@ class FedNAG(Algorithm):
 
 @dataclass(frozen=True)
 class CNAG(FedNAG):
-    """Centralised NAG: FedNAG with one worker that holds all the data."""
+    """Centralised NAG: FedNAG with one worker that holds all the data.
+
+    >>> from fednag import CNAG
+    >>> CNAG(lr=0.1, momentum=0.5).pooled
+    True
+    """
 
     pooled = True
 
@@ -63,6 +74,10 @@ class FedNAGLocal(Algorithm):
 
         worker   FedNAG's step; v_i stays with the worker
         server   w   <- sum_i D_i w_i / D
+
+    >>> from fednag import FedNAG, FedNAGLocal
+    >>> FedNAG().up, FedNAGLocal().up
+    (('w', 'v'), ('w',))
     """
 
     lr: Positive = 0.01

@@ -25,6 +25,12 @@ class Scaffold(Algorithm):
 
     ``c`` and ``c_i`` are gradients. The paper weights workers equally; here, as everywhere, by
     data size, so that c stays the D_i-weighted mean of all c_i. D_S is the data that took part.
+
+    >>> import torch
+    >>> from fednag import Scaffold, Vectors
+    >>> sent = Vectors(w=torch.ones(2), c=torch.ones(2))
+    >>> Scaffold(lr=0.1).step(sent, lambda w: 0 * w, sent, Vectors(c=torch.zeros(2))).w
+    tensor([0.9000, 0.9000])
     """
 
     lr: Positive = 0.01

@@ -22,6 +22,12 @@ class FedMom(Algorithm):
                  w   <- v' + momentum (v' - v)
 
     ``v`` is a point: the mean of the workers' models, w(0) at first.
+
+    >>> import torch
+    >>> from fednag import FedMom, Vectors
+    >>> server = Vectors(w=torch.ones(2), v=torch.ones(2))
+    >>> FedMom(momentum=0.5).update(server, Vectors(w=torch.zeros(2)), share=1.0).w
+    tensor([-0.5000, -0.5000])
     """
 
     lr: Positive = 0.01
@@ -52,6 +58,12 @@ class SlowMo(Algorithm):
                  w   <- w - slow_lr lr v
 
     ``v`` is a scaled displacement, a sum of gradients: it points uphill.
+
+    >>> import torch
+    >>> from fednag import SlowMo, Vectors
+    >>> server = Vectors(w=torch.ones(2), v=torch.zeros(2))
+    >>> SlowMo(lr=0.1, momentum=0.5).update(server, Vectors(w=torch.zeros(2)), share=1.0).v
+    tensor([10., 10.])
     """
 
     lr: Positive = 0.01
@@ -84,6 +96,12 @@ class FedAvgM(Algorithm):
 
     ``v`` is a displacement that points uphill. With ``server_lr`` 1 this is SlowMo with
     ``slow_lr`` 1, in other units.
+
+    >>> import torch
+    >>> from fednag import FedAvgM, Vectors
+    >>> server = Vectors(w=torch.ones(2), v=torch.ones(2))
+    >>> FedAvgM(momentum=0.5).update(server, Vectors(w=torch.zeros(2)), share=1.0).w
+    tensor([-0.5000, -0.5000])
     """
 
     lr: Positive = 0.01

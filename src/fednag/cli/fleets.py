@@ -35,8 +35,9 @@ def time_fleets(
 
     from rich.table import Table
 
-    from fednag.clock.files import copy_fleet, read_fleet, shipped
+    from fednag.clock.files import read_fleet
     from fednag.clock.fleet import load_fleet
+    from fednag.clock.shelf import copy_fleet, shipped
     from fednag.terminal import paths
 
     terminal = console()

@@ -10,11 +10,11 @@ records are replayed on it, after the fact; a deadline may leave late workers ou
 """
 
 from fednag.clock.availability import Availability
-from fednag.clock.files import copy_fleet, shipped
 from fednag.clock.fleet import Aggregation, Compute, Device, Fleet, load_fleet
 from fednag.clock.replay import Clock, Played, Replay, replay
 from fednag.clock.runs import TimedRun, common_target, read_run, told_apart
 from fednag.clock.samples import Sample, read_samples, write_samples
+from fednag.clock.shelf import copy_fleet, shipped
 from fednag.clock.summary import (
     Part,
     Row,

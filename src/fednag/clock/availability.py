@@ -13,6 +13,11 @@ class Availability:
 
     ``shift`` moves everything to later, so that devices of one kind need not all leave at once.
     No intervals: always reachable.
+
+    >>> from fednag.clock import Availability
+    >>> shifts = Availability(((0, 60),), period=100)  # on for 60 s of every 100
+    >>> shifts.is_on(70), shifts.next(70), shifts.after(50, 20)
+    (False, 100.0, 110.0)
     """
 
     intervals: tuple[tuple[float, float], ...] = ()

@@ -1,11 +1,10 @@
-"""Fleet files: what may stand in them, checked field by field; where shipped ones are."""
+"""Fleet files: what may stand in them, checked field by field."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,10 +13,11 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fednag.clock.samples import AGGREGATOR, Samples, read_samples, write_samples
+from fednag.clock.shelf import locate, shipped
 from fednag.clock.times import Sampling
 from fednag.config import read
 from fednag.config.sections import STRICT
-from fednag.config.sentences import cut, explain, nearest, plain
+from fednag.config.sentences import explain, nearest, plain
 from fednag.errors import FednagError
 from fednag.records import write_atomically
 
@@ -145,28 +145,6 @@ class Description:
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:16]
 
 
-def shipped() -> list[str]:
-    """The names of the fleets that come with fednag."""
-    folder = files("fednag.clock") / "fleets"
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith("toml"))
-
-
-def locate(given: str | Path) -> Path:
-    """A fleet's file: a shipped fleet's name, a file, or a folder with ``fleet.toml`` in it."""
-    text = str(given)
-    if text in shipped():
-        return Path(str(files("fednag.clock") / "fleets" / f"{text}.toml"))
-    path = Path(given)
-    if path.is_dir():
-        path = path / "fleet.toml"
-    if not path.exists():
-        hint = nearest(text, shipped())
-        raise FednagError(
-            f"{plain(text)}: no such fleet{hint}; give a file, or one of {', '.join(shipped())}"
-        )
-    return path
-
-
 def read_fleet(given: str | Path) -> Description:
     """A fleet file and its samples, checked."""
     path = locate(given)
@@ -291,32 +269,3 @@ def write_fleet(folder: Path, raw: Mapping[str, Any], samples: Samples) -> Path:
         ) from error
     read_fleet(path)
     return path
-
-
-def copy_fleet(given: str, target: Path) -> Path:
-    """A shipped fleet's file, comments and all, to be edited."""
-    if given not in shipped():
-        raise FednagError(
-            f"{cut(given)}: no shipped fleet{nearest(given, shipped())}; "
-            f"there are {', '.join(shipped())}"
-        )
-    if target.exists():
-        raise FednagError(f"{target}: is there already; choose another name")
-    try:
-        write_atomically(target, locate(given).read_bytes())
-    except OSError as error:
-        raise FednagError(f"{target}: cannot be written ({error.strerror})") from error
-    return target
-
-
-__all__ = [
-    "Description",
-    "copy_fleet",
-    "describe",
-    "link_of",
-    "locate",
-    "read_fleet",
-    "reference_of",
-    "shipped",
-    "write_fleet",
-]

@@ -9,14 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fednag.clock.availability import ALWAYS, Availability
-from fednag.clock.files import (
-    Description,
-    link_of,
-    locate,
-    read_fleet,
-    reference_of,
-    shipped,
-)
+from fednag.clock.files import Description, link_of, read_fleet, reference_of
 from fednag.clock.files import Device as DeviceTable
 from fednag.clock.samples import AGGREGATION, AGGREGATOR
 from fednag.clock.times import STEADY, Lognormal, Times, Transfer, times_of
@@ -25,7 +18,14 @@ from fednag.errors import FednagError
 
 @dataclass(frozen=True)
 class Compute:
-    """How long floating-point operations take: seconds of a reference iteration, scaled."""
+    """How long floating-point operations take: seconds of a reference iteration, scaled.
+
+    >>> import numpy as np
+    >>> from fednag.clock import Compute, Lognormal
+    >>> speed = Compute(Lognormal(0.1), flops=1e9, reference="by hand")
+    >>> round(speed.draw(np.random.default_rng(0), count=5, flops=2e9, start=0), 9)
+    1.0
+    """
 
     times: Times
     flops: float  # of a reference iteration
@@ -40,7 +40,13 @@ class Compute:
 
 @dataclass(frozen=True)
 class Device:
-    """One device."""
+    """One device.
+
+    >>> from fednag.clock import load_fleet
+    >>> device = load_fleet("lan").device(0)
+    >>> device.name, device.availability.is_on(0.0)
+    ('desktop-1', True)
+    """
 
     name: str
     kind: str  # the table it comes from; devices of one table are alike
@@ -56,7 +62,13 @@ class Device:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """Seconds the aggregator takes: in proportion to bytes where samples say how many they had."""
+    """Seconds the aggregator takes: in proportion to bytes where samples say how many they had.
+
+    >>> import numpy as np
+    >>> from fednag.clock import Aggregation, Lognormal
+    >>> round(Aggregation(Lognormal(0.5)).draw(np.random.default_rng(0), size=100, start=0), 9)
+    0.5
+    """
 
     times: Times
     per_byte: bool = False
@@ -68,7 +80,12 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Devices and an aggregator. Worker i is device i, again from the first when they run out."""
+    """Devices and an aggregator. Worker i is device i, again from the first when they run out.
+
+    >>> from fednag.clock import load_fleet
+    >>> load_fleet("lan").placing(4)
+    'workers on the devices of lan: 0 desktop-1, 1 desktop-2, 2 desktop-3, 3 desktop-4'
+    """
 
     name: str
     source: str
@@ -189,4 +206,4 @@ def _aggregation(found: Description, sampling: str) -> Aggregation | None:
     return Aggregation(Lognormal(stated.seconds, stated.spread or 0.0))
 
 
-__all__ = ["Aggregation", "Compute", "Device", "Fleet", "load_fleet", "locate", "shipped"]
+__all__ = ["Aggregation", "Compute", "Device", "Fleet", "load_fleet"]

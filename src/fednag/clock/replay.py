@@ -64,7 +64,17 @@ class Played:
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """A fleet doing a workload, with the delays of one seed."""
+    """A fleet doing a workload, with the delays of one seed.
+
+    >>> from fednag.clock import Clock, Workload, load_fleet
+    >>> work = Workload(
+    ...     tau=5, iterations=12, batch=10, seed=0, sizes=(100, 40),
+    ...     flops=1e6, down=80, up=80, vector=80,
+    ... )
+    >>> played = Clock(load_fleet("lan"), work, seed=0).round(1, [0, 1], start=0.0)
+    >>> played.arrived, played.end > 0
+    ((0, 1), True)
+    """
 
     fleet: Fleet
     workload: Workload
@@ -190,7 +200,17 @@ def replay(
     *,
     leave_out: bool = False,
 ) -> Replay:
-    """Play the first ``rounds`` rounds of a run."""
+    """Play the first ``rounds`` rounds of a run.
+
+    >>> from fednag.clock import Workload, load_fleet, replay
+    >>> work = Workload(
+    ...     tau=5, iterations=12, batch=10, seed=0, sizes=(100, 40),
+    ...     flops=1e6, down=80, up=80, vector=80,
+    ... )
+    >>> played = replay(load_fleet("lan"), work, rounds=3, seed=0)
+    >>> len(played.ends), bool((played.ends[1:] > played.ends[:-1]).all())
+    (4, True)
+    """
     clock = Clock(fleet, workload, seed)
     ends = np.zeros(rounds + 1)
     busy = np.zeros((workload.workers, 3))

@@ -42,7 +42,19 @@ class TimedRun:
 
 
 def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
-    """A run's records and workload; ``flops`` a sample, where they cannot be told."""
+    """A run's records and workload; ``flops`` a sample, where they cannot be told.
+
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import read_run
+    >>> from fednag.records import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> runs[0].label, runs[0].rounds, runs[0].workload.tau
+    ('fednag', 2, 5)
+    """
     records, info = folder.records(), folder.info()
     if "records" in info:
         folder.verify(info)
@@ -128,7 +140,20 @@ def _derived(
 
 
 def told_apart(runs: Sequence[TimedRun]) -> tuple[list[TimedRun], list[str]]:
-    """Labels such that runs of one label differ in their seeds alone; and notes."""
+    """Labels such that runs of one label differ in their seeds alone; and notes.
+
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import read_run, told_apart
+    >>> from fednag.records import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = [fednag.run(fednag.FedNAG(momentum=m), **short, out=out) for m in (0.5, 0.9)]
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done]
+    >>> named, notes = told_apart(runs)
+    >>> [run.label for run in named]
+    ['fednag (momentum=0.5)', 'fednag (momentum=0.9)']
+    """
     labels, notes = distinct(
         [Named(r.label, r.seed, flat(r.config), (r.started, str(r.folder.path))) for r in runs]
     )
@@ -141,7 +166,20 @@ def told_apart(runs: Sequence[TimedRun]) -> tuple[list[TimedRun], list[str]]:
 
 
 def common_target(runs: Sequence[TimedRun]) -> Target:
-    """A target to compare runs by; raises a sentence if there is none."""
+    """A target to compare runs by; raises a sentence if there is none.
+
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import common_target, read_run
+    >>> from fednag.records import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> target = common_target(runs)
+    >>> target.measure, 0 < target.value < 1
+    ('accuracy', True)
+    """
     found = shared([(run.records, run.diverged) for run in runs], [run.config for run in runs])
     if found is None:
         raise FednagError("--target: there is none that every run has reached; give it, or --loss")

@@ -22,7 +22,12 @@ LARGEST = 1 << 30  # bytes of a file of samples; more is not one
 
 @dataclass(frozen=True)
 class Sample:
-    """One measurement; an iteration has no bytes."""
+    """One measurement; an iteration has no bytes.
+
+    >>> from fednag.clock import Sample
+    >>> Sample("my-laptop", "up", size=333864, seconds=0.0871).seconds
+    0.0871
+    """
 
     who: str
     what: str
@@ -52,7 +57,18 @@ def gather(samples: Iterable[Sample], source: str = "") -> Samples:
 
 
 def read_samples(path: Path, devices: Iterable[str]) -> Samples:
-    """The samples in a file; ``devices`` are those its lines may speak of."""
+    """The samples in a file; ``devices`` are those its lines may speak of.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from fednag.clock import read_samples
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "samples.csv")
+    ...     _ = path.write_text("who,what,bytes,seconds\\nlaptop,up,1000,0.25\\n")
+    ...     samples = read_samples(path, devices=["laptop"])
+    >>> samples.of("laptop", "up")
+    (Sample(who='laptop', what='up', size=1000, seconds=0.25),)
+    """
     try:
         if path.stat().st_size > LARGEST:
             raise FednagError(f"{path}: is larger than 1 GiB; give a file of samples")
@@ -140,7 +156,17 @@ def _seconds(where: str, text: str) -> float:
 
 
 def write_samples(path: Path, samples: Iterable[Sample]) -> None:
-    """What ``read_samples`` reads, digit for digit."""
+    """What ``read_samples`` reads, digit for digit.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from fednag.clock import Sample, write_samples
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "samples.csv")
+    ...     write_samples(path, [Sample("laptop", "up", 1000, 0.25)])
+    ...     path.read_text().splitlines()
+    ['who,what,bytes,seconds', 'laptop,up,1000,0.25']
+    """
     write_atomically(path, render(samples))
 
 

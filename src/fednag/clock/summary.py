@@ -77,6 +77,18 @@ def replay_runs(
     """Each run on the fleet, ``replays`` times; a run trained under a clock as it was, once.
 
     Methods share their delays (seed, round and worker decide them), so differences are theirs.
+
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import load_fleet, read_run, replay_runs
+    >>> from fednag.records import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> timed = replay_runs(runs, load_fleet("lan"), replays=2)
+    >>> [(one.run.label, len(one.replays)) for one in timed]
+    [('fednag', 2), ('fedavg', 2)]
     """
     found = []
     for run in runs:
@@ -103,7 +115,20 @@ def replay_runs(
 def times_to_target(
     timed: Sequence[Timed], accuracy: float | None = None, loss: float | None = None
 ) -> list[Row]:
-    """A row a method, fastest first; those that did not reach the target last."""
+    """A row a method, fastest first; those that did not reach the target last.
+
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import load_fleet, read_run, replay_runs, times_to_target
+    >>> from fednag.records import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> rows = times_to_target(replay_runs(runs, load_fleet("lan"), replays=2), accuracy=0.05)
+    >>> rows[0].seconds <= rows[1].seconds, rows[0].reached
+    (True, 1)
+    """
     target = given_target(accuracy, loss)
     if target is None:
         raise FednagError("--target, --loss: give one of them")
@@ -150,7 +175,21 @@ def _best(group: Sequence[Timed], accuracy: bool) -> float | None:
 
 
 def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> list[Part]:
-    """Where time goes: a row a method and device; of more than ``most`` workers, a row a kind."""
+    """Where time goes: a row a method and device; of more than ``most`` workers, a row a kind.
+
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import load_fleet, read_run, replay_runs, where_time_goes
+    >>> from fednag.records import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> fleet = load_fleet("lan")
+    >>> part = where_time_goes(replay_runs(runs, fleet, replays=2), fleet)[0]
+    >>> part.label, part.device, part.compute > 0, part.waiting >= 0
+    ('fednag', '0 desktop-1', True, True)
+    """
     found = []
     many = max(one.run.workload.workers for one in timed) > most
     for label in dict.fromkeys(one.run.label for one in timed):

@@ -16,7 +16,13 @@ from fednag.vectors import Vector, Vectors
 
 @dataclass(frozen=True)
 class Exchange:
-    """A download, some computing and an upload, by one worker; all wait for the slowest."""
+    """A download, some computing and an upload, by one worker; all wait for the slowest.
+
+    >>> from fednag.clock import Exchange
+    >>> one = Exchange(down=1000, compute=((5, 1e6),), up=1000)
+    >>> sum(count * flops for count, flops in one.compute)
+    5000000.0
+    """
 
     down: int  # bytes
     compute: tuple[tuple[int, float], ...]  # (iterations, operations of each)
@@ -25,7 +31,16 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A run, as far as time is concerned."""
+    """A run, as far as time is concerned.
+
+    >>> from fednag.clock import Workload
+    >>> work = Workload(
+    ...     tau=5, iterations=12, batch=10, seed=0, sizes=(100, 40),
+    ...     flops=1e6, down=80, up=80, vector=80,
+    ... )
+    >>> [work.steps(number) for number in (1, 2, 3)], work.iteration_flops(0)
+    ([5, 5, 2], 10000000.0)
+    """
 
     tau: int
     iterations: int

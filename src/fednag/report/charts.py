@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from fednag.errors import FednagError
-from fednag.report.spec import COLOURS, DASHES, Lines, Track, curve_specs, tracks_of
+from fednag.report.spec import COLOURS, DASHES, MOST, Lines, Track, curve_specs, tracks_of
 from fednag.report.tables import Curve
 
 __all__ = ["COLOURS", "DASHES", "curves_chart", "lines_chart", "save", "split_chart"]
@@ -19,9 +19,9 @@ PICTURES = ("png", "svg")
 FORMATS = (*PICTURES, "html")
 
 
-def curves_chart(curves: Sequence[Curve]) -> Any:
+def curves_chart(curves: Sequence[Curve], most: int = MOST) -> Any:
     """Loss and accuracy over iterations; a line a method, a band of ± one deviation over seeds."""
-    panels = [lines_chart(lines) for lines in curve_specs(tracks_of(curves))]
+    panels = [lines_chart(lines) for lines in curve_specs(tracks_of(curves, most))]
     seeds = sorted({curve.seed for curve in curves})
     chart = alt.hconcat(*panels)
     if len(seeds) > 1:

@@ -12,9 +12,10 @@ from fednag.targets import Target
 def sentence(sheets: Sequence[Sheet], rows: Sequence[Row], target: Target | None) -> str:
     """The winner, by how much, and whether the seeds bear it out."""
     best = rows[0]
+    verb = "stands at" if any(_goes_on(s) for s in by_label(sheets)[best.label]) else "ends at"
     if len(rows) == 1:
-        return f"{_setting(sheets, rows)}, {best.label} {_result(best)}."
-    parts = [f"{_setting(sheets, rows)}, {best.label} does best: it {_result(best)}"]
+        return f"{_setting(sheets, rows)}, {best.label} {_result(best, verb)}."
+    parts = [f"{_setting(sheets, rows)}, {best.label} does best: it {_result(best, verb)}"]
     rival = next((row for row in rows[1:] if not row.diverged), None)
     if rival and not best.diverged:
         parts.append(_lead(best, rival))
@@ -43,11 +44,15 @@ def _setting(sheets: Sequence[Sheet], rows: Sequence[Row]) -> str:
     return words
 
 
-def _result(row: Row) -> str:
+def _goes_on(sheet: Sheet) -> bool:
+    return sheet.running or sheet.curve.ended == "interrupted"
+
+
+def _result(row: Row, verb: str) -> str:
     if row.final_accuracy is not None:
-        return f"ends at {_percent(row.final_accuracy)} test accuracy"
+        return f"{verb} {_percent(row.final_accuracy)} test accuracy"
     if row.final_loss is not None:
-        return f"ends at a training loss of {_loss(row.final_loss)}"
+        return f"{verb} a training loss of {_loss(row.final_loss)}"
     return "diverged"
 
 

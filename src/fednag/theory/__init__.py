@@ -18,17 +18,19 @@ from fednag.theory.bounds import (
     Setting,
     alpha,
     alpha_hat,
-    eta_bar,
-    f1,
-    f2,
     fedavg_bound,
     floor,
-    iterations_to,
-    largest_eta,
     step_condition,
     theorem1,
     theorem2,
     theorem3,
+)
+from fednag.theory.consequences import (
+    eta_bar,
+    f1,
+    f2,
+    iterations_to,
+    largest_eta,
     theorem4_conditions,
 )
 from fednag.theory.gaps import (

@@ -27,6 +27,11 @@ class Symbols:
 
     A and B solve ``gamma x^2 - (1 + eta beta)(1 + gamma) x + 1 + eta beta = 0``, and
     ``C + D = 1``, ``E + F = 1 / (eta beta)``.
+
+    >>> from fednag.theory import symbols
+    >>> k = symbols(eta=0.01, beta=1.0, gamma=0.5)
+    >>> round(float(k.C + k.D), 9), round(float(k.E + k.F), 9)
+    (1.0, 100.0)
     """
 
     A: Real
@@ -38,7 +43,12 @@ class Symbols:
 
 
 def symbols(eta: Real, beta: Real, gamma: Real) -> Symbols:
-    """A, B, C, D, E and F, for ``eta beta > 0`` and ``0 < gamma < 1``."""
+    """A, B, C, D, E and F, for ``eta beta > 0`` and ``0 < gamma < 1``.
+
+    >>> from fednag.theory import symbols
+    >>> round(float(symbols(eta=0.01, beta=1.0, gamma=0.5).A), 4)
+    2.0396
+    """
     e, gamma = np.float64(eta) * np.asarray(beta, float), np.asarray(gamma, float)
     if not (np.all(e > 0) and np.all(gamma > 0) and np.all(gamma < 1)):
         raise FednagError("A to F exist for eta beta > 0 and 0 < gamma < 1 only; give such numbers")
@@ -65,17 +75,32 @@ def _rates(e: Real, gamma: Real) -> tuple[Real, Real, Real]:
 
 
 def f_i(x: Real, eta: Real, beta: Real, gamma: Real, delta_i: Real) -> Real:
-    """Lemma 2: ``||w_i(t) - w_[k](t)|| <= f_i(x)``, by the recurrence."""
+    """Lemma 2: ``||w_i(t) - w_[k](t)|| <= f_i(x)``, by the recurrence.
+
+    >>> from fednag.theory import f_i
+    >>> round(float(f_i(1, eta=0.01, beta=1.0, gamma=0.9, delta_i=0.1)), 6)
+    0.0019
+    """
     return _march(x, eta, beta, gamma, delta_i, lambda f, v, w: f)
 
 
 def p(x: Real, eta: Real, beta: Real, gamma: Real) -> Real:
-    """``p(x) = beta f_i(x) / delta_i``, free of the worker, by the recurrence."""
+    """``p(x) = beta f_i(x) / delta_i``, free of the worker, by the recurrence.
+
+    >>> from fednag.theory import p
+    >>> round(float(p(1, eta=0.01, beta=1.0, gamma=0.9)), 6)
+    0.019
+    """
     return _march(x, eta, beta, gamma, beta, lambda f, v, w: f)
 
 
 def v_gap(x: Real, eta: Real, beta: Real, gamma: Real, delta: Real) -> Real:
-    """Lemma 3: ``||v(t) - v_[k](t)|| <= v_gap(x)``, by the recurrence."""
+    """Lemma 3: ``||v(t) - v_[k](t)|| <= v_gap(x)``, by the recurrence.
+
+    >>> from fednag.theory import v_gap
+    >>> v_gap([1, 2, 10], eta=0.01, beta=1.0, gamma=0.9, delta=0.1).round(6).tolist()
+    [0.0, 1.9e-05, 0.001453]
+    """
     return _march(x, eta, beta, gamma, delta, lambda f, v, w: v)
 
 
@@ -84,6 +109,10 @@ def h(x: Real, eta: Real, beta: Real, gamma: Real, delta: Real) -> Real:
 
     The sums of non-negative numbers it consists of keep all digits, where the closed form
     subtracts numbers near ``1 / (eta beta)`` from one another.
+
+    >>> from fednag.theory import h
+    >>> h([0, 1, 2, 10], eta=0.01, beta=1.0, gamma=0.9, delta=0.1).round(6).tolist()
+    [0.0, 0.0, 3.6e-05, 0.006175]
     """
     return _march(x, eta, beta, gamma, delta, lambda f, v, w: w)
 
@@ -92,6 +121,10 @@ def h_hat(x: Real, eta: Real, beta: Real, delta: Real) -> Real:
     """FedAvg's h, of Wang et al. (2019): ``delta/beta ((1 + eta beta)^x - 1) - eta delta x``.
 
     It is h at gamma = 0, and computed as such.
+
+    >>> from fednag.theory import h_hat
+    >>> round(float(h_hat(2, eta=0.01, beta=1.0, delta=0.1)), 9)  # eta^2 beta delta
+    1e-05
     """
     return h(x, eta, beta, 0.0, delta)
 
@@ -127,13 +160,25 @@ def _march(x: Real, eta: Real, beta: Real, gamma: Real, delta: Real, pick: Pick)
 
 
 def f_i_closed(x: Real, eta: Real, beta: Real, gamma: Real, delta_i: Real) -> Real:
-    """f_i(x) as printed: ``delta_i/beta (gamma^x (C A^x + D B^x) - 1)``; loses digits."""
+    """f_i(x) as printed: ``delta_i/beta (gamma^x (C A^x + D B^x) - 1)``; loses digits.
+
+    >>> from fednag.theory import f_i, f_i_closed
+    >>> known = dict(eta=0.01, beta=1.0, gamma=0.9, delta_i=0.1)
+    >>> bool(abs(f_i_closed(10, **known) - f_i(10, **known)) < 1e-9)
+    True
+    """
     k = symbols(eta, beta, gamma)
     return delta_i / beta * (k.C * (gamma * k.A) ** x + k.D * (gamma * k.B) ** x - 1)
 
 
 def v_gap_closed(x: Real, eta: Real, beta: Real, gamma: Real, delta: Real) -> Real:
-    """Lemma 3's bound as printed; loses digits."""
+    """Lemma 3's bound as printed; loses digits.
+
+    >>> from fednag.theory import v_gap, v_gap_closed
+    >>> known = dict(eta=0.01, beta=1.0, gamma=0.9, delta=0.1)
+    >>> bool(abs(v_gap_closed(10, **known) - v_gap(10, **known)) < 1e-9)
+    True
+    """
     k = symbols(eta, beta, gamma)
     growing = k.C * (gamma * k.A) ** x / (gamma * (k.A - 1))
     shrinking = k.D * (gamma * k.B) ** x / (gamma * (k.B - 1))
@@ -141,7 +186,13 @@ def v_gap_closed(x: Real, eta: Real, beta: Real, gamma: Real, delta: Real) -> Re
 
 
 def h_closed(x: Real, eta: Real, beta: Real, gamma: Real, delta: Real) -> Real:
-    """h(x) as printed in Theorem 1; a cross-check, for it loses digits when eta beta is small."""
+    """h(x) as printed in Theorem 1; a cross-check, for it loses digits when eta beta is small.
+
+    >>> from fednag.theory import h, h_closed
+    >>> known = dict(eta=0.01, beta=1.0, gamma=0.9, delta=0.1)
+    >>> bool(abs(h_closed(10, **known) - h(10, **known)) < 1e-9)
+    True
+    """
     k = symbols(eta, beta, gamma)
     powers = k.E * (gamma * k.A) ** x + k.F * (gamma * k.B) ** x - 1 / (eta * beta)
     line = (gamma**2 * (gamma**x - 1) - (gamma - 1) * x) / (gamma - 1) ** 2
@@ -149,5 +200,11 @@ def h_closed(x: Real, eta: Real, beta: Real, gamma: Real, delta: Real) -> Real:
 
 
 def h_hat_closed(x: Real, eta: Real, beta: Real, delta: Real) -> Real:
-    """FedAvg's h as printed; a cross-check."""
+    """FedAvg's h as printed; a cross-check.
+
+    >>> from fednag.theory import h_hat, h_hat_closed
+    >>> known = dict(eta=0.01, beta=1.0, delta=0.1)
+    >>> bool(abs(h_hat_closed(10, **known) - h_hat(10, **known)) < 1e-9)
+    True
+    """
     return delta / beta * ((eta * beta + 1) ** x - 1) - eta * delta * x

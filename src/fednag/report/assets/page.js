@@ -9,8 +9,13 @@
   ];
   let doc = JSON.parse(document.getElementById("data").textContent);
   const state = { across: "iteration", hidden: new Set(), log: {}, worker: 0, split: 0, fleet: 0, all: false };
+  // A bound far above all losses would press them into one line: it is drawn when asked for.
+  const far = doc.overlays.filter((bound) => least(bound.columns.loss) > 3 * most(doc.tracks.flatMap((track) => track.columns.loss)));
+  far.forEach(({ label }) => state.hidden.add(label));
   let redraws = [];
 
+  function least(values) { return values.reduce((a, v) => (v === null ? a : Math.min(a, v)), Infinity); }
+  function most(values) { return values.reduce((a, v) => (v === null ? a : Math.max(a, v)), -Infinity); }
   // Text is only ever set as text: labels come from files and may hold anything.
   function el(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
@@ -302,12 +307,12 @@
       type: "button", "aria-pressed": String(!state.hidden.has(label)), "data-key": `m-${label}`,
       on: { click: () => { if (!state.hidden.delete(label)) state.hidden.add(label); render(); } },
     }, swatch(style), label))));
-    const all = el("button", { type: "button", "data-key": "all", on: { click: () => { if (state.hidden.size) state.hidden.clear(); else doc.methods.forEach(({ label }) => state.hidden.add(label)); render(); } } }, state.hidden.size ? "Show all" : "Hide all");
+    const all = el("button", { type: "button", "data-key": "all", on: { click: () => { if (state.hidden.size) state.hidden.clear(); else [...doc.methods, ...doc.overlays].forEach(({ label }) => state.hidden.add(label)); render(); } } }, state.hidden.size ? "Show all" : "Hide all");
     const charts = doc.charts.map((spec) => lineChart(spec, doc.tracks, state.across, "", spec.measure === "loss" ? doc.overlays : []));
     const several = doc.tracks.some((track) => track.runs > 1);
     const notes = [several ? "Lines are means over seeds, bands one standard deviation; a line is paler where only some of its runs have come that far." : null,
       state.across === "seconds" ? "Seconds are those of the machine that simulated it, not of devices." : null,
-      doc.overlays.length ? "Bounds are those of FedNAG's Theorem 3, with the constants `fednag theory check` measured." : null].filter(Boolean);
+      doc.overlays.length ? "Bounds are those of FedNAG's Theorem 3, with the constants `fednag theory check` measured." + (far.length ? " One far above the losses is hidden at first; press it to draw it." : "") : null].filter(Boolean);
     return section("curves", "Loss and accuracy",
       el("div", { class: "bar" }, el("div", { class: "group" }, el("span", { id: "across" }, "Over"), el("div", { class: "seg", role: "group", "aria-labelledby": "across" }, ...buttons)), all),
       legend, el("div", { class: "charts" }, ...charts), ...notes.map((text) => el("p", { class: "soft" }, text)));
@@ -349,7 +354,7 @@
         picture.append(cell);
         if (height > 10 && wide >= 30 && count) {
           const text = shape("text", { x: 66 + c * wide + wide / 2, y: w * height + height / 2 + 4, "text-anchor": "middle", class: "cell-label", "pointer-events": "none" }, String(count));
-          text.style.fill = part > 0.5 ? "var(--card)" : "var(--ink)";
+          text.style.fill = part > 0.6 ? "var(--card)" : "var(--ink)";
           picture.append(text);
         }
       });
@@ -377,7 +382,8 @@
       let y = 0;
       const picture = shape("svg", { width, role: "img", "data-chart": "times", "aria-label": "seconds of an average round on each device: computing, receiving, sending, waiting; the table below has the numbers" });
       for (const method of methods) {
-        picture.append(shape("text", { x: 0, y: y + 14, class: "axis-title" }, method));
+        const room = Math.floor(width / 8);
+        picture.append(shape("text", { x: 0, y: y + 14, class: "axis-title" }, method.length > room ? `${method.slice(0, room - 1)}…` : method));
         y += step;
         for (const row of rows.filter((r) => r.method === method)) {
           picture.append(shape("text", { x: left - 8, y: y + 13, "text-anchor": "end" }, row.device.length > 20 ? `${row.device.slice(0, 19)}…` : row.device));
