@@ -3,9 +3,9 @@
     python benchmarks/deployment.py parity     every method, 3 silos over HTTP, beside the simulator
     python benchmarks/deployment.py faults     silos and server killed, hung, cut off, lying
 
-Prints a table in Markdown; the figures in docs/deployment.md are such tables. Each takes a quarter of
-an hour, more on a busy machine: waits are generous, and only a silo that is held or cut off lasts
-until the deadline.
+Prints a table in Markdown; the figures in docs/deployment.md are such tables. Each takes a quarter
+of an hour, more on a busy machine: waits are generous, and only a silo that is held or cut off
+lasts until the deadline.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from fednag.algorithms import ALGORITHMS
 from fednag.api import run_all
 from fednag.config import parse
-from fednag.errors import FednagError
 from fednag.flower.ledger import read
 from fednag.flower.local import Federation, federation
 from fednag.flower.scaffold import flat, run_config
@@ -39,57 +37,10 @@ sys.path.insert(0, str(HERE))
 
 from hostile import CLASSES, SHAPE  # noqa: E402
 from proxy import Proxy  # noqa: E402
+from submitted import Submitted, model_of, say  # noqa: E402
 
 JOIN = 600.0  # seconds silos may take to come
-PATIENCE = 1800.0  # seconds a run may take
 FEDERATED = [name for name, cls in ALGORITHMS.items() if not cls.pooled]
-
-
-def say(text: str) -> None:
-    print(f"    {text}", file=sys.stderr, flush=True)
-
-
-def model_of(folder: Path) -> torch.Tensor:
-    found = load_file(folder / "final.safetensors")
-    return torch.cat([found[name].reshape(-1) for name in sorted(found)])
-
-
-class Submitted:
-    """A run, watched: what it said, and where it writes."""
-
-    def __init__(self, running: Federation, tables: dict[str, Any]) -> None:
-        self.running, self.tables = running, tables
-        self.folder: Path | None = None
-        self.error: str | None = None
-        self.round = -1
-        self._thread = threading.Thread(target=self._go, daemon=True)
-        self.began = time.monotonic()
-        self._thread.start()
-
-    def _go(self) -> None:
-        try:
-            self.running.submit(self.tables, self._hear)
-        except FednagError as error:
-            self.error = str(error)
-
-    def _hear(self, line: str) -> None:
-        say(line)
-        if line.startswith("writing "):
-            self.folder = Path(line.removeprefix("writing "))
-        if line.startswith("round ") and "/" in line.split(",")[0]:
-            self.round = int(line.split()[1].split("/")[0])
-
-    def after(self, number: int, seconds: float = PATIENCE) -> None:
-        """Wait until a round is over."""
-        until = time.monotonic() + seconds
-        while self.round < number and self._thread.is_alive() and time.monotonic() < until:
-            time.sleep(0.1)
-
-    def end(self, seconds: float = PATIENCE) -> None:
-        self._thread.join(seconds)
-        if self._thread.is_alive():
-            raise SystemExit("a run did not end")
-        self.seconds = time.monotonic() - self.began
 
 
 def parity(methods: list[str], tls: bool) -> None:

@@ -453,6 +453,15 @@ def test_the_order_of_arrival_does_not_matter(tmp_path: Path) -> None:
     assert gap(*results) == 0
 
 
+def test_only_what_was_sent_is_counted(tmp_path: Path) -> None:
+    """Nothing goes to a silo that is not there."""
+    config = config_of(tmp_path, algorithm__name="fedavg", rounds=2)
+    run = play(config, grid_of(config, [0, 2]))
+    each = SIZE * 8
+    assert [r.bytes_down for r in run.records] == [0, 2 * each, 4 * each]
+    assert [r.bytes_up for r in run.records] == [0, 2 * each, 4 * each]
+
+
 def test_a_round_lasts_until_its_deadline_and_no_longer(tmp_path: Path) -> None:
     for deadline in (0.2, 0.8):
         config = config_of(tmp_path / str(deadline), rounds=1, flower__deadline=deadline)
@@ -557,12 +566,9 @@ def test_a_node_that_comes_back_says_anew_who_it_is(tmp_path: Path) -> None:
 
     def events(message: Any) -> Any:
         number = dict(message.content.config_records["about"]).get("round", 0)
-        if number == 1 and node in grid.contexts and message.metadata.dst_node_id != node:
-            grid.faults[node] = altered(relabel(torch="1.0"), "query.hello")
-            reply = original(message)
-            return reply
         if number == 2:
             grid.contexts.pop(node, None)
+            grid.faults[node] = altered(relabel(torch="1.0"), "query.hello")
         if number == 3:
             grid.contexts[node] = away
         return original(message)
