@@ -91,16 +91,16 @@ def network() -> Iterator[None]:
     try:
         ip("netns", "add", SWITCH)
         ip("-n", SWITCH, "link", "add", "switch", "type", "bridge")
-        ip("-n", SWITCH, "link", "set", "switch", "up")
+        ip("-n", SWITCH, "link", "set", "dev", "switch", "up")
         for host, address in HOSTS.items():
             there = space(host)
             ip("netns", "add", there)
             far = ("peer", "name", host, "netns", SWITCH)
             ip("link", "add", "eth0", "netns", there, "type", "veth", *far)
-            ip("-n", SWITCH, "link", "set", host, "master", "switch", "up")
+            ip("-n", SWITCH, "link", "set", "dev", host, "master", "switch", "up")
             ip("-n", there, "address", "add", f"{address}/24", "dev", "eth0")
-            ip("-n", there, "link", "set", "eth0", "up")
-            ip("-n", there, "link", "set", "lo", "up")
+            ip("-n", there, "link", "set", "dev", "eth0", "up")
+            ip("-n", there, "link", "set", "dev", "lo", "up")
         yield
     finally:
         _remove()
@@ -229,13 +229,10 @@ class Reader:
             time.sleep(0.2)
 
     def with_node_id(self, block: Block) -> Block:
-        """The id that ``flwr supernode ls`` shows for silo-0."""
-        listing = Block(("server",), False, "flwr supernode ls mine --format json\n", block.step)
-        self.type(listing)
-        found = self.processes.log(f"block-{self.typed}").read_text()
-        nodes = json.loads(found[found.index("{") :])["nodes"]
-        (node,) = [n["node-id"] for n in nodes if n["name"] == "silo-0"]
-        return Block(block.hosts, block.stays, block.text.replace("NODE-ID", str(node)), block.step)
+        """The id that a's SuperNode said when it was started."""
+        log = self.processes.log("a").read_text(errors="replace")
+        node = re.findall(r"SuperNode ID: (\d+)", log)[-1]
+        return Block(block.hosts, block.stays, block.text.replace("NODE-ID", node), block.step)
 
     def cut_the_line(self) -> None:
         """Packets of b vanish from the second round's start until the third one has begun."""
@@ -244,7 +241,7 @@ class Reader:
         name = f"block-{self.typed}"
         for number, state in ((1, "down"), (2, "up")):
             self.wait_for(name, f"fednag: round {number}/", run)
-            ip("-n", SWITCH, "link", "set", "b", state)
+            ip("-n", SWITCH, "link", "set", "dev", "b", state)
             say(f"(the line of b is {state})")
         self.finished("server", run)
 

@@ -198,6 +198,23 @@ def test_a_program_that_fails_is_a_sentence() -> None:
         assert processes.environment["FLWR_HOME"].startswith(str(processes.folder))
 
 
+def test_a_servers_certificate_holds_for_its_name_and_on_loopback(tmp_path: Path) -> None:
+    """The SuperLink's own processes reach it on loopback, whatever silos call it."""
+    from cryptography import x509
+
+    make_authority(tmp_path)
+    make_server(tmp_path, ["fl.example.org", "10.0.0.1", "127.0.0.1"])
+    certificate = x509.load_pem_x509_certificate((tmp_path / "server.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in names] == [
+        "fl.example.org",
+        "10.0.0.1",
+        "127.0.0.1",
+        "localhost",
+        "::1",
+    ]
+
+
 def test_private_keys_are_private_and_never_overwritten(tmp_path: Path) -> None:
     make_authority(tmp_path)
     make_server(tmp_path, ["127.0.0.1", "fl.example.org"])

@@ -91,4 +91,5 @@ def test_keys_data_and_app_are_made_as_the_page_says(
     deployment = read_run_config({**config, "split.workers": 3})
     for silo, host in enumerate("abc"):
         node = {"partition-id": silo, "data-folder": str(tmp_path / host / "data")}
-        assert len(held_by(deployment, node).samples) == 599
+        holding = held_by(deployment, node)
+        assert (len(holding.samples), len(holding.dataset.test_x)) == (500, 99)

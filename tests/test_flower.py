@@ -669,7 +669,11 @@ def test_silos_may_claim_no_more_than_the_cap(tmp_path: Path) -> None:
         flower__quorum=2,
         rounds=2,
     )
-    for claim, kind, missed in [(21, "query.hello", True), (19, "train", False)]:
+    for claim, kind, missed in [
+        (21, "query.hello", True),
+        (0, "query.hello", True),
+        (19, "train", False),
+    ]:
         grid = InProcessGrid(fleet_app(), config, [])
         for silo in range(3):
             grid.join({"partition-id": silo, "data-folder": str(tmp_path / f"{silo}")})
