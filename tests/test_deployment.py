@@ -136,9 +136,10 @@ def test_flowers_own_simulation_runs_it_too(
 FAMILY = """
 import subprocess, sys, time
 from fednag.flower.processes import Processes
-child = "import subprocess, sys, time; " \\
+child = "import signal, subprocess, sys, time; " \\
+    "deaf = lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN); " \\
     "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], " \\
-    "start_new_session=True); time.sleep(600)"
+    "start_new_session=True, preexec_fn=deaf); time.sleep(600)"
 with Processes() as processes:
     processes.start("one", ["python", "-c", child])
     processes.start("two", ["python", "-c", child])
@@ -150,7 +151,8 @@ with Processes() as processes:
 
 @pytest.mark.parametrize("end", ["kill", "terminate", "raise SystemExit(3)", "1 / 0", "pass"])
 def test_nothing_is_left_however_it_ends(end: str) -> None:
-    """Children, and children of theirs in other sessions, and the folder with the keys."""
+    """Children, and children of theirs in other sessions that do not listen, and the folder with
+    the keys."""
     from fednag.flower.guardian import marked
 
     script = FAMILY.format(end=end if end not in ("kill", "terminate") else "time.sleep(600)")
