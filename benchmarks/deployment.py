@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from hostile import CLASSES, SHAPE  # noqa: E402
 from proxy import Proxy  # noqa: E402
 from submitted import Submitted, model_of, say  # noqa: E402
 
+LONG = 8  # rounds, where a silo needs minutes to come back
 JOIN = 600.0  # seconds silos may take to come
 FEDERATED = [name for name, cls in ALGORITHMS.items() if not cls.pooled]
 
@@ -112,7 +114,13 @@ def told(folder: Path) -> str:
         for x in lines
         if x.get("metrics", {}).get("memory_lost")
     ]
-    return "; ".join(missed + refused + lost) or "nothing: no answer was missing or refused"
+    trained = [x for x in lines if x["phase"] == "train"]
+    back = [
+        f"round {x['round']}: silo {x['silo']} takes part again"
+        for before, x in zip(trained, trained[3:], strict=False)  # three silos, a line a round each
+        if before["status"] == "missed" and x["status"] == "ok"
+    ]
+    return "; ".join(missed + refused + lost + back) or "nothing: no answer was missing or refused"
 
 
 class Trials:
@@ -163,8 +171,6 @@ class Trials:
 
     def run(self, what: str, fault: Callable[[Submitted], None], rounds: int = 4) -> None:
         """A run during which something goes wrong; prints a row."""
-        if not self.wanted(what):
-            return
         say(f"== {what}")
         out = self.place / what.replace(" ", "-").replace(",", "")
         tables = tables_of(out, deadline=self.deadline)
@@ -190,7 +196,7 @@ class Trials:
         gap = float((model - whole).abs().max())
         same = "the undisturbed run's bits" if gap == 0 else f"differs by at most {gap:.1g}"
         if whole is model:
-            same = "the measure of the others" if rounds == 4 else "-"
+            same = "-" if rounds == LONG else "the measure of the others"
         done = f"finished, {records[-1].round} of {rounds} rounds"
         ended = f"{resumed + ': ' if resumed else ''}{done}"
         loss = f"{records[-1].loss:.4f}"
@@ -211,22 +217,28 @@ def faults(tls: bool, only: str, deadline: float) -> None:
                 running.register(silo)
             trials.node(silo)
         threading.Thread(target=trials.keep_up, daemon=True).start()
-        trials.run("nothing", lambda run: None)
         trials.only = only
-        for lie in ("nan", "shape", "hash", "samples"):
-            names = {"nan": "NaN", "shape": "a wrong shape", "hash": "a wrong hash"}
-            what = f"silo 1 sends {names.get(lie, '10^12 samples')}"
-            trials.run(what, lambda run, lie=lie: _lie(trials, run, lie))  # type: ignore[misc]
-        trials.run("silo 2 hangs", lambda run: _hang(trials, run))
-        trials.run("the server killed and resumed", lambda run: _kill_server(trials, run))
-        trials.run("silo 2 killed in a round and restarted", lambda run: _kill(trials, run))
-        if trials.wanted(line := "the line of silo 0 cut"):
+        names = {"nan": "NaN", "shape": "a wrong shape", "hash": "a wrong hash"}
+        short: dict[str, Callable[[Submitted], None]] = {
+            f"silo 1 sends {names.get(lie, '10^12 samples')}": partial(_lie, trials, lie)
+            for lie in ("nan", "shape", "hash", "samples")
+        }
+        short["silo 2 hangs"] = partial(_hang, trials)
+        short["the server killed and resumed"] = partial(_kill_server, trials)
+        wanted = [what for what in short if trials.wanted(what)]
+        if wanted:
+            trials.run("nothing", lambda run: None)
+        for what in wanted:
+            trials.run(what, short[what])
+        if trials.wanted(what := "silo 2 killed in a round and restarted"):
+            trials.run(what, partial(_kill, trials), LONG)
+        if trials.wanted(what := "the line of silo 0 cut"):
             trials.through_proxy(0)
-            trials.run(line, lambda run: _cut(trials, run))
+            trials.run(what, partial(_cut, trials), LONG)
         trials.over = True
 
 
-def _lie(trials: Trials, run: Submitted, lie: str) -> None:
+def _lie(trials: Trials, lie: str, run: Submitted) -> None:
     run.after(1)
     trials.lie.write_text(lie)
     run.after(2)

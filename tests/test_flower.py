@@ -275,6 +275,9 @@ def test_scaffold_weighs_a_round_by_the_data_that_came(tmp_path: Path) -> None:
     *_, last = simulate(plan, None, Absent())  # type: ignore[arg-type]
     assert float((weights(runs[1]) - last.server.w).abs().max()) < 1e-14
     assert gap(runs[1], runs[None]) > 1e-5
+    # Nor does it matter whether a silo fails to answer, or never came.
+    never = play(config | {"flower.out": str(tmp_path / "never")}, grid_of(config, [0, 2]))
+    assert gap(runs[1], never) == 0
 
 
 def test_missing_silos_are_named_and_a_quorum_goes_on(tmp_path: Path) -> None:
