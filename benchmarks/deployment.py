@@ -40,6 +40,8 @@ from hostile import CLASSES, SHAPE  # noqa: E402
 from proxy import Proxy  # noqa: E402
 from submitted import Submitted, model_of, say  # noqa: E402
 
+NOTHING = "nothing"
+SHORT = 4  # rounds
 LONG = 8  # rounds, where a silo needs minutes to come back
 JOIN = 600.0  # seconds silos may take to come
 FEDERATED = [name for name, cls in ALGORITHMS.items() if not cls.pooled]
@@ -131,7 +133,7 @@ class Trials:
         self.switch, self.lie = place / "hang", place / "lie"
         self.lie.write_text("none")
         self.proxy: Proxy | None = None
-        self.whole: dict[int, torch.Tensor] = {}  # by rounds: the undisturbed model
+        self.whole: torch.Tensor | None = None  # the undisturbed model
         self.ports: dict[int, int | None] = {}
         self.over = False
         self.only = ""
@@ -169,7 +171,7 @@ class Trials:
     def wanted(self, what: str) -> bool:
         return any(word in what for word in self.only.split(","))
 
-    def run(self, what: str, fault: Callable[[Submitted], None], rounds: int = 4) -> None:
+    def run(self, what: str, fault: Callable[[Submitted], None], rounds: int = SHORT) -> None:
         """A run during which something goes wrong; prints a row."""
         say(f"== {what}")
         out = self.place / what.replace(" ", "-").replace(",", "")
@@ -192,11 +194,14 @@ class Trials:
             raise SystemExit(f"{what}: {run.error}")
         records = RunFolder(run.folder).records()
         model = model_of(run.folder)
-        whole = self.whole.setdefault(rounds, model)
-        gap = float((model - whole).abs().max())
-        same = "the undisturbed run's bits" if gap == 0 else f"differs by at most {gap:.1g}"
-        if whole is model:
-            same = "-" if rounds == LONG else "the measure of the others"
+        if what == NOTHING:
+            self.whole = model
+        same = "-"  # there is no undisturbed run of that length
+        if self.whole is model:
+            same = "the measure of the others"
+        elif self.whole is not None and rounds == SHORT:
+            gap = float((model - self.whole).abs().max())
+            same = "the undisturbed run's bits" if gap == 0 else f"differs by at most {gap:.1g}"
         done = f"finished, {records[-1].round} of {rounds} rounds"
         ended = f"{resumed + ': ' if resumed else ''}{done}"
         loss = f"{records[-1].loss:.4f}"
@@ -227,7 +232,7 @@ def faults(tls: bool, only: str, deadline: float) -> None:
         short["the server killed and resumed"] = partial(_kill_server, trials)
         wanted = [what for what in short if trials.wanted(what)]
         if wanted:
-            trials.run("nothing", lambda run: None)
+            trials.run(NOTHING, lambda run: None)
         for what in wanted:
             trials.run(what, short[what])
         if trials.wanted(what := "silo 2 killed in a round and restarted"):

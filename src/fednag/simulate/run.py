@@ -256,10 +256,7 @@ class _Loop:
     def _round(
         self, state: State, workers: Indexes, steps: int, number: int
     ) -> tuple[Vectors | None, Gathered, tuple[int, ...]]:
-        """The server's new state, None if no update was usable; what came; who did no iteration.
-
-        Who missed only the probe still trains.
-        """
+        """The server's new state, None if no update was usable; what came; who did not train."""
         algorithm, server, crew = self.plan.algorithm, state.server, self.crew
         probe = None
         if algorithm.probes:
