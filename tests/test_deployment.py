@@ -26,7 +26,7 @@ from fednag.config import parse
 from fednag.flower.certificates import make_authority, make_node_key, make_server
 from fednag.flower.ledger import read
 from fednag.flower.local import Federation, federation
-from fednag.flower.processes import Processes
+from fednag.flower.processes import Processes, free_ports
 from fednag.flower.scaffold import flat, run_config
 from fednag.flower.settings import read_run_config
 from fednag.records import RunFolder
@@ -61,7 +61,7 @@ def assert_equals_the_simulator(folder: Path, tables: dict[str, Any], out: Path)
 
 
 def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
-    """Two silos with registered keys train; one without a key, and one without the CA, get nothing.
+    """Two silos with registered keys train; without a key, or without the CA, one gets nothing.
 
     SCAFFOLD, so that what silos keep between rounds is part of it.
     """
@@ -82,7 +82,7 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
 
 
 def _start_strangers(running: Federation, place: Path) -> None:
-    """One has a key that nobody registered; one has a registered key, and another CA."""
+    """One has a key that nobody registered; one a registered key and another CA; one no key."""
     unregistered = place / "unregistered"
     make_node_key(unregistered)
     running.start_node(7, {"partition-id": 0}, key=unregistered)
@@ -91,6 +91,11 @@ def _start_strangers(running: Federation, place: Path) -> None:
     make_authority(other)
     running.register(8)
     running.start_node(8, {"partition-id": 1}, authority=other / "ca.crt")
+    ca, address = running.processes.folder / "ca.crt", f"127.0.0.1:{running.port}"
+    (port,) = free_ports(1)
+    command = ["flower-supernode", "--superlink", address, "--root-certificates", str(ca)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--node-config", "partition-id=0"]
+    running.processes.start("silo-9", command)
 
 
 def _assert_strangers_got_nothing(running: Federation, trained: set[str]) -> None:
@@ -99,7 +104,7 @@ def _assert_strangers_got_nothing(running: Federation, trained: set[str]) -> Non
     nodes = json.loads(listed[listed.index("{") :])["nodes"]
     online = {str(node["node-id"]) for node in nodes if node["status"] == "online"}
     assert online == trained, nodes
-    logs = {n: running.processes.log(f"silo-{n}").read_text() for n in (0, 1, 7, 8)}
+    logs = {n: running.processes.log(f"silo-{n}").read_text() for n in (0, 1, 7, 8, 9)}
     assert {n for n, log in logs.items() if "Receiving:" in log} == {0, 1}, logs
     assert "Failed to activate SuperNode" in logs[7], logs[7]
     assert "certificate verify failed" in logs[8], logs[8]
@@ -135,10 +140,11 @@ def test_flowers_own_simulation_runs_it_too(
 
 FAMILY = """
 import subprocess, sys, time
-from fednag.flower.processes import Processes
-child = "import subprocess, sys, time; " \\
+from fednag.flower.processes import Processes, free_ports
+child = "import signal, subprocess, sys, time; " \\
+    "deaf = lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN); " \\
     "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], " \\
-    "start_new_session=True); time.sleep(600)"
+    "start_new_session=True, preexec_fn=deaf); time.sleep(600)"
 with Processes() as processes:
     processes.start("one", ["python", "-c", child])
     processes.start("two", ["python", "-c", child])
@@ -150,7 +156,8 @@ with Processes() as processes:
 
 @pytest.mark.parametrize("end", ["kill", "terminate", "raise SystemExit(3)", "1 / 0", "pass"])
 def test_nothing_is_left_however_it_ends(end: str) -> None:
-    """Children, and children of theirs in other sessions, and the folder with the keys."""
+    """Children, and children of theirs in other sessions that do not listen, and the folder with
+    the keys."""
     from fednag.flower.guardian import marked
 
     script = FAMILY.format(end=end if end not in ("kill", "terminate") else "time.sleep(600)")
@@ -196,6 +203,23 @@ def test_a_program_that_fails_is_a_sentence() -> None:
             processes.wait_for_port("x", 1)
         assert processes.environment["FLWR_TELEMETRY_ENABLED"] == "0"
         assert processes.environment["FLWR_HOME"].startswith(str(processes.folder))
+
+
+def test_a_servers_certificate_holds_for_its_name_and_on_loopback(tmp_path: Path) -> None:
+    """The SuperLink's own processes reach it on loopback, whatever silos call it."""
+    from cryptography import x509
+
+    make_authority(tmp_path)
+    make_server(tmp_path, ["fl.example.org", "10.0.0.1", "127.0.0.1"])
+    certificate = x509.load_pem_x509_certificate((tmp_path / "server.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in names] == [
+        "fl.example.org",
+        "10.0.0.1",
+        "127.0.0.1",
+        "localhost",
+        "::1",
+    ]
 
 
 def test_private_keys_are_private_and_never_overwritten(tmp_path: Path) -> None:

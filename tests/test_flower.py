@@ -275,6 +275,9 @@ def test_scaffold_weighs_a_round_by_the_data_that_came(tmp_path: Path) -> None:
     *_, last = simulate(plan, None, Absent())  # type: ignore[arg-type]
     assert float((weights(runs[1]) - last.server.w).abs().max()) < 1e-14
     assert gap(runs[1], runs[None]) > 1e-5
+    # Nor does it matter whether a silo fails to answer, or never came.
+    never = play(config | {"flower.out": str(tmp_path / "never")}, grid_of(config, [0, 2]))
+    assert gap(runs[1], never) == 0
 
 
 def test_missing_silos_are_named_and_a_quorum_goes_on(tmp_path: Path) -> None:
@@ -357,7 +360,17 @@ def test_a_server_that_dies_goes_on_to_the_same_bits(name: str, place: str, tmp_
         patch.setattr(fleet_module.Fleet, "_sorted_out", cut)
         with pytest.raises(PowerCut):
             play(config, grid)
-    done = play(config | {"flower.resume": True}, grids[1] if place == "disk" else grid)
+    grid = grids[1] if place == "disk" else grid
+    asked: list[int] = []
+
+    def spy(message: Any, answered: Any) -> Any:
+        if message.metadata.message_type == "train":
+            asked.append(dict(message.content.config_records["about"])["round"])
+        return answered
+
+    grid.faults[node_of(grid, 0)] = spy
+    done = play(config | {"flower.resume": True}, grid)
+    assert asked == [3, 4]  # what was saved is not done again
     whole = play(config | {"flower.out": str(tmp_path / "b")}, grid_of(config, range(3)))
     assert gap(done, whole) == 0
     assert len(done.records) == len(whole.records) == 5
@@ -417,6 +430,156 @@ def test_an_update_that_never_arrived_leaves_no_trace(tmp_path: Path) -> None:
         results.append(play(config, grid))
     assert gap(*results) == 0
     assert results[0].records[2].missed == (1,)
+
+
+def test_a_refused_update_leaves_no_trace(tmp_path: Path) -> None:
+    """The silo goes on from the memory of its last used round, as if it had been absent."""
+    results = []
+    for fault in (silent(rounds=[2]), altered(_set("dw", np.full(SIZE, np.nan)), rounds=[2])):
+        out = tmp_path / str(len(results))
+        config = config_of(out, algorithm__name="scaffold", rounds=4, training__batch=0)
+        results.append(play(config, grid_of(config, faults={1: fault})))
+    assert gap(*results) == 0
+    assert [results[0].records[2].missed, results[1].records[2].refused] == [(1,), (1,)]
+
+
+def test_the_order_of_arrival_does_not_matter(tmp_path: Path) -> None:
+    """To the bit: sums are taken in the order of the silos."""
+    results = []
+    for backwards in (False, True):
+        config = config_of(tmp_path / str(backwards), split__workers=6)
+        grid = grid_of(config, range(6))
+        if backwards:
+            pull = grid.pull_messages
+            grid.pull_messages = lambda ids, pull=pull: list(pull(ids))[::-1]  # type: ignore[method-assign]
+        results.append(play(config, grid))
+    assert gap(*results) == 0
+
+
+def test_only_what_was_sent_is_counted(tmp_path: Path) -> None:
+    """Nothing goes to a silo that is not there."""
+    config = config_of(tmp_path, algorithm__name="fedavg", rounds=2)
+    run = play(config, grid_of(config, [0, 2]))
+    each = SIZE * 8
+    assert [r.bytes_down for r in run.records] == [0, 2 * each, 4 * each]
+    assert [r.bytes_up for r in run.records] == [0, 2 * each, 4 * each]
+
+
+def test_a_round_lasts_until_its_deadline_and_no_longer(tmp_path: Path) -> None:
+    for deadline in (0.2, 0.8):
+        config = config_of(tmp_path / str(deadline), rounds=1, flower__deadline=deadline)
+        first, last = play(config, grid_of(config, faults={2: silent()})).records
+        assert deadline <= last.seconds - first.seconds < deadline + 10
+        assert last.missed == (2,)
+
+
+def test_who_misses_only_the_probe_still_trains(tmp_path: Path) -> None:
+    """And goes on with new samples, for its iterations were used."""
+    starts: list[int] = []
+
+    def shy(asked: Any, answered: Any) -> Any:
+        about = dict(asked.content.config_records["about"])
+        if asked.metadata.message_type == "train":
+            starts.append(about["start"])
+        probe = asked.metadata.message_type == "query.probe"
+        return None if probe and about["round"] == 2 else answered
+
+    config = config_of(tmp_path, algorithm__name="mime", rounds=4)
+    run = play(config, grid_of(config, faults={1: shy}))
+    assert starts == [0, 3, 6, 9]
+    assert [r.missed for r in run.records] == [(), (), (1,), (), ()]
+    assert [r.participants for r in run.records] == [0, 3, 3, 3, 3]
+
+
+def test_a_node_that_never_says_who_it_is_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newcomer is waited for once, not in every round."""
+    monkeypatch.setattr(fleet_module, "COMING", 0.6)
+    looks: list[int] = []
+    original = roster_module.Roster.look
+    monkeypatch.setattr(
+        roster_module.Roster, "look", lambda self: (looks.append(1), original(self))[1]
+    )
+    config = config_of(tmp_path, rounds=4, flower__quorum=2)
+    seen: list[int] = []
+
+    def count(asked: Any, answered: Any) -> Any:
+        if asked.metadata.message_type == "train":
+            seen.append(len(looks))
+        return answered
+
+    mute = silent("query.hello")
+    run = play(config, grid_of(config, faults={0: count, 1: mute}))
+    assert [r.missed for r in run.records] == [(), (1,), (1,), (1,), (1,)]
+    assert list(np.diff(seen)) == [1, 1, 1]
+
+
+def test_a_question_that_died_with_a_node_is_asked_again(tmp_path: Path) -> None:
+    hellos: list[int] = []
+
+    def dies(asked: Any, answered: Any) -> Any:
+        if asked.metadata.message_type != "query.hello":
+            return answered
+        hellos.append(1)
+        return None if len(hellos) == 1 else answered
+
+    config = config_of(tmp_path, rounds=4, flower__quorum=2)
+    original = roster_module.Roster.look
+
+    def slow(self: Any) -> None:
+        original(self)
+        fleet_module.time.sleep(0.05)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roster_module.Roster, "look", slow)
+        run = play(config, grid_of(config, faults={1: dies}))
+    assert len(hellos) == 2
+    assert run.records[-1].missed == ()
+
+
+def test_who_was_turned_away_may_put_it_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without going away; and the log says it once."""
+    monkeypatch.setattr(roster_module, "AGAIN", 0.02)
+    hellos: list[int] = []
+
+    def upgraded(asked: Any, answered: Any) -> Any:
+        if asked.metadata.message_type == "query.hello":
+            hellos.append(1)
+            if len(hellos) < 3:
+                relabel(torch="1.0")(answered.content)
+        return answered
+
+    said: list[str] = []
+    config = config_of(tmp_path, rounds=1, flower__join=10.0)
+    run = play(config, grid_of(config, faults={1: upgraded}), said)
+    assert run.records[-1].misses == 0
+    assert len([line for line in said if "turned away" in line]) == 1
+    assert len(hellos) == 3
+
+
+def test_a_node_that_comes_back_says_anew_who_it_is(tmp_path: Path) -> None:
+    """Keys outlive restarts, and so do node ids: what has changed meanwhile is noticed."""
+    config = config_of(tmp_path, rounds=4, flower__quorum=2)
+    grid = grid_of(config)
+    node, original, said = node_of(grid, 1), grid._answered, []
+    away = grid.contexts[node]
+
+    def events(message: Any) -> Any:
+        number = dict(message.content.config_records["about"]).get("round", 0)
+        if number == 2:
+            grid.contexts.pop(node, None)
+            grid.faults[node] = altered(relabel(torch="1.0"), "query.hello")
+        if number == 3:
+            grid.contexts[node] = away
+        return original(message)
+
+    grid._answered = events  # type: ignore[method-assign]
+    run = play(config, grid, said)
+    assert [r.missed for r in run.records] == [(), (), (1,), (1,), (1,)]
+    assert any("turned away: its torch is 1.0" in line for line in said), said
 
 
 def test_a_restarted_silo_is_known_again(tmp_path: Path) -> None:
@@ -509,7 +672,11 @@ def test_silos_may_claim_no_more_than_the_cap(tmp_path: Path) -> None:
         flower__quorum=2,
         rounds=2,
     )
-    for claim, kind, missed in [(21, "query.hello", True), (19, "train", False)]:
+    for claim, kind, missed in [
+        (21, "query.hello", True),
+        (0, "query.hello", True),
+        (19, "train", False),
+    ]:
         grid = InProcessGrid(fleet_app(), config, [])
         for silo in range(3):
             grid.join({"partition-id": silo, "data-folder": str(tmp_path / f"{silo}")})
@@ -582,6 +749,8 @@ def test_a_crash_in_a_silo_is_a_refusal(tmp_path: Path, monkeypatch: pytest.Monk
         ({"start": "x"}, "its start is x"),
         ({"token": "../../etc"}, "no proper token"),
         ({"protocol": 2}, "its protocol is 2"),
+        ({"torch": "1.0"}, "its torch is 1.0"),
+        ({"fednag": "9.9"}, "its fednag is 9.9"),
     ],
 )
 def test_a_silo_refuses_what_it_should_not_be_asked(
@@ -592,7 +761,7 @@ def test_a_silo_refuses_what_it_should_not_be_asked(
     grid = grid_of(config, [0], None, **{"memory-folder": str(tmp_path / "memory")})
     silo = Silo(deployment, {"partition-id": 0})
     about = {"protocol": 1, "digest": deployment.digest, "silo": 0, "round": 1, "start": 0}
-    about |= {"steps": 3, "accepted": 0, "token": "a" * 32}
+    about |= {"steps": 3, "accepted": 0, "token": "a" * 32, **protocol.versions()}
     sent = protocol.pack(silo.algorithm.init(silo.problem.initial))
     for changed in (label, {}):
         message = protocol.message("train", node_of(grid, 0), about | changed, sent)

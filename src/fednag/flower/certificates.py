@@ -19,6 +19,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fednag.errors import FednagError
 
 DAYS = 365
+# A SuperLink's own processes reach it so, whatever silos call it.
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def make_authority(folder: Path, days: int = DAYS) -> None:
@@ -36,7 +38,10 @@ def make_authority(folder: Path, days: int = DAYS) -> None:
 
 
 def make_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
-    """``server.crt`` and ``server.key`` for these names and addresses, signed by the CA there."""
+    """``server.crt`` and ``server.key`` for these names and addresses, signed by the CA there.
+
+    It holds on loopback too.
+    """
     try:
         content = (folder / "ca.key").read_bytes()
         authority = serialization.load_pem_private_key(content, None)
@@ -47,13 +52,14 @@ def make_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
         ) from error
     assert isinstance(authority, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
+    names = dict.fromkeys([*hosts, *LOOPBACK])
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     certificate = (
         _builder(name, issuer.subject, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_named(h) for h in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_named(h) for h in names]), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
             critical=False,

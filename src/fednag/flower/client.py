@@ -13,8 +13,17 @@ from flwr.clientapp import ClientApp
 from fednag.errors import FednagError
 from fednag.flower import protocol
 from fednag.flower.memory import Memory
-from fednag.flower.protocol import PROTOCOL, Refusal, answer, expect, pack, unpack, versions
-from fednag.flower.settings import read_run_config
+from fednag.flower.protocol import (
+    PROTOCOL,
+    Refusal,
+    answer,
+    compared,
+    expect,
+    pack,
+    unpack,
+    versions,
+)
+from fednag.flower.settings import Deployment, read_run_config
 from fednag.flower.silo import Silo
 
 Handler = Callable[[Message, Context], Message]
@@ -40,11 +49,7 @@ def _careful(handler: Callable[[Message, Context, dict[str, Any]], Message]) -> 
 @_careful
 def hello(given: Message, context: Context, about: dict[str, Any]) -> Message:
     """Who this is; refused unless both sides have the same configuration and versions."""
-    deployment = read_run_config(context.run_config)
-    expect(about, protocol=PROTOCOL)
-    mine = versions()
-    checked = ("fednag",) if deployment.flower.other_versions else tuple(mine)
-    expect(about, **{name: mine[name] for name in checked}, digest=deployment.digest)
+    deployment = _agreed(about, context)
     silo = Silo(deployment, context.node_config)
     return answer(
         given,
@@ -53,7 +58,7 @@ def hello(given: Message, context: Context, about: dict[str, Any]) -> Message:
             "digest": deployment.digest,
             "silo": silo.number,
             "samples": silo.samples,
-            **mine,
+            **versions(),
         },
     )
 
@@ -95,10 +100,17 @@ def evaluate(given: Message, context: Context, about: dict[str, Any]) -> Message
     return answer(given, label, None, silo.evaluate(sent.w))
 
 
+def _agreed(about: dict[str, Any], context: Context) -> Deployment:
+    """The deployment, if the server has the same configuration and versions."""
+    deployment = read_run_config(context.run_config)
+    expect(about, protocol=PROTOCOL)
+    expect(about, **compared(deployment.flower.other_versions), digest=deployment.digest)
+    return deployment
+
+
 def _asked(about: dict[str, Any], context: Context) -> tuple[Silo, dict[str, Any]]:
     """The silo that is meant, and the label of its answer."""
-    deployment = read_run_config(context.run_config)
-    expect(about, protocol=PROTOCOL, digest=deployment.digest)
+    deployment = _agreed(about, context)
     silo = Silo(deployment, context.node_config)
     expect(about, silo=silo.number)
     label = {"digest": deployment.digest, "silo": silo.number, "samples": silo.samples}

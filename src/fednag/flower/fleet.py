@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from fednag.errors import FednagError
 from fednag.flower import protocol
 from fednag.flower.ledger import Ledger, entry
-from fednag.flower.protocol import EVALUATE, PROBE, PROTOCOL, TRAIN, Refusal, Shape
+from fednag.flower.protocol import EVALUATE, PROBE, PROTOCOL, TRAIN, Refusal, Shape, versions
 from fednag.flower.roster import PAUSE, Roster
 from fednag.flower.settings import Deployment
 from fednag.simulate.engine import Gathered, Memories, mean_of
@@ -144,16 +144,22 @@ class Fleet:
         until = time.monotonic() + self.deployment.flower.deadline
         self._call_in(wanted, until)
         here = [silo for silo in wanted if silo in self.roster.present]
-        same = {"protocol": PROTOCOL, "digest": self.deployment.digest, "round": number}
+        # The versions too: a silo may have been restarted with others since it said hello.
+        same = {"protocol": PROTOCOL, "digest": self.deployment.digest, **versions()}
         left = max(until - time.monotonic(), 1.0) + LATE
         messages = [
             protocol.message(
-                kind, self.roster.nodes[silo], {**same, "silo": silo, **about(silo)}, record, left
+                kind,
+                self.roster.nodes[silo],
+                {**same, "round": number, "silo": silo, **about(silo)},
+                record,
+                left,
             )
             for silo in here
         ]
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {sent: silo for sent, silo in zip(ids, here, strict=False) if sent}
+        down = len(waiting) * protocol.nbytes(record)
         replies: dict[int, Message] = {}
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
@@ -164,15 +170,15 @@ class Fleet:
                 break
             if waiting:
                 time.sleep(PAUSE)
-        return self._sorted_out(wanted, replies, number, len(ids) * protocol.nbytes(record))
+        return self._sorted_out(wanted, replies, number, down)
 
     def _call_in(self, wanted: list[int], until: float) -> None:
         """See who is here; wait a little for one who is coming, longer for a quorum."""
-        roster, began = self.roster, time.monotonic()
+        roster = self.roster
         roster.look()
         while time.monotonic() < until:
             here = roster.present & set(wanted)
-            soon = roster.someone_is_coming and time.monotonic() < began + COMING
+            soon = roster.someone_is_coming(COMING)
             if len(here) == len(wanted) or (len(here) >= self._quorum(len(wanted)) and not soon):
                 return
             time.sleep(PAUSE)

@@ -137,7 +137,7 @@ def federation(
         connection: dict[str, Any] = {"address": f"127.0.0.1:{port}"}
         if tls:
             make_authority(processes.folder)
-            make_server(processes.folder, ["127.0.0.1", "localhost"])
+            make_server(processes.folder, ["127.0.0.1"])
             connection["root-certificates"] = str(processes.folder / "ca.crt")
         else:
             connection["insecure"] = True

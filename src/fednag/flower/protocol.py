@@ -33,6 +33,12 @@ ABSENT = (
     ErrorCode.NODE_UNAVAILABLE,
 )
 LONGEST = 500  # characters of a reason a silo gives
+REMEDIES = {
+    "digest": "; server and silo read different configurations, or have another fednag",
+    "fednag": "; install the same",
+    "torch": "; install the same, or set flower.other-versions",
+    "flwr": "; install the same, or set flower.other-versions",
+}
 
 
 class Refusal(Exception):  # noqa: N818 (it is the silo's fault, not ours)
@@ -50,6 +56,11 @@ class Shape:
 def versions() -> dict[str, str]:
     """What both sides must have in common."""
     return {name: version(name) for name in VERSIONED}
+
+
+def compared(others_allowed: bool) -> dict[str, str]:
+    """Those versions of ours that the other side must have."""
+    return {"fednag": version("fednag")} if others_allowed else versions()
 
 
 def pack(vectors: Mapping[str, Vector]) -> ArrayRecord:
@@ -164,7 +175,10 @@ def expect(found: Mapping[str, Any], **wanted: Any) -> None:
     for key, right in wanted.items():
         given = found.get(key)
         if type(given) is not type(right) or given != right:
-            raise Refusal(f"its {key} is {one_line(given, 24)}, not {one_line(right, 24)}")
+            raise Refusal(
+                f"its {key} is {one_line(given, 24)}, not {one_line(right, 24)}"
+                f"{REMEDIES.get(key, '')}"
+            )
 
 
 def one_line(text: object, most: int = LONGEST) -> str:

@@ -10,17 +10,19 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fednag.flower import protocol
-from fednag.flower.protocol import HELLO, PROTOCOL, Refusal, expect, one_line, versions
+from fednag.flower.protocol import HELLO, PROTOCOL, Refusal, compared, expect, one_line, versions
 from fednag.flower.settings import Deployment
 
 PAUSE = 0.5  # seconds between two looks
+AGAIN = 60.0  # seconds after which a node that was turned away may try again
 
 
 class Roster:
     """The silos that have said who they are.
 
-    A node is asked once; if it goes and comes back, again. Nothing here waits for a single node,
-    so one that never answers holds up nobody.
+    A node is asked once; again if it goes and comes back, if what it was asked came to nothing, and
+    after a while if it was turned away: its operator may have put things right. Nothing here waits
+    for a single node, so one that never answers holds up nobody.
     """
 
     def __init__(
@@ -36,34 +38,51 @@ class Roster:
         self.samples: dict[int, int] = {}  # silo -> what it said; the first word counts
         self.turned_away: dict[int, str] = {}  # node -> why
         self._asked: dict[str, int] = {}  # message -> node, still to answer
-        self._online: set[int] = set()
-        self._names: dict[int, str] = {}
+        self._first: dict[int, float] = {}  # node -> when it was first asked since it connected
+        self._last: dict[int, float] = {}  # node -> when it was last asked
+        self._names: dict[int, str] = {}  # of the nodes that are connected
 
     @property
     def present(self) -> set[int]:
         """Silos whose nodes are connected."""
-        return {silo for silo, node in self.nodes.items() if node in self._online}
+        return set(self.nodes)
 
     def look(self) -> None:
         """Ask newcomers who they are, and hear those who answer; waits for nobody."""
-        nodes = list(self.grid.get_nodes())
-        self._online = {node.node_id for node in nodes}
-        self._names = {node.node_id: node.name for node in nodes}
-        for node in [n for n in self.turned_away if n not in self._online]:
-            del self.turned_away[node]
-        known = {*self.nodes.values(), *self.turned_away, *self._asked.values()}
-        newcomers = [node for node in self._online if node not in known]
-        if newcomers:
+        self._names = {node.node_id: node.name for node in self.grid.get_nodes()}
+        self._forget_the_gone()
+        self._listen()  # before anything is too late, for the last look may be long ago
+        now, patience = time.monotonic(), self.deployment.flower.join
+        # A question may have died with the process that got it.
+        self._asked = {m: n for m, n in self._asked.items() if now - self._last[n] <= patience}
+        if newcomers := [node for node in self._names if self._is_due(node, now)]:
             about = {"protocol": PROTOCOL, "digest": self.deployment.digest, **versions()}
             hellos = [protocol.message(HELLO, node, about) for node in newcomers]
-            ids = self.grid.push_messages(hellos)
-            self._asked |= {i: n for i, n in zip(ids, newcomers, strict=False) if i}
+            for sent, node in zip(self.grid.push_messages(hellos), newcomers, strict=False):
+                self._first.setdefault(node, now)
+                self._last[node] = now
+                if sent:
+                    self._asked[sent] = node
+            self._listen()
+
+    def _listen(self) -> None:
         if self._asked:
             for reply in self.grid.pull_messages(list(self._asked)):
                 self._hear(reply)
-        gone = [i for i, node in self._asked.items() if node not in self._online]
-        for message in gone:
-            del self._asked[message]
+
+    def _forget_the_gone(self) -> None:
+        """A node that comes back may be another program, with other data: it is asked anew."""
+        here = self._names
+        self.nodes = {silo: node for silo, node in self.nodes.items() if node in here}
+        self.turned_away = {node: why for node, why in self.turned_away.items() if node in here}
+        self._first = {node: when for node, when in self._first.items() if node in here}
+        self._asked = {sent: node for sent, node in self._asked.items() if node in here}
+
+    def _is_due(self, node: int, now: float) -> bool:
+        """Whether a connected node is to be asked who it is."""
+        if node in self.nodes.values() or node in self._asked.values():
+            return False
+        return node not in self.turned_away or now - self._last[node] > AGAIN
 
     def gather(self, wanted: Collection[int], seconds: float) -> None:
         """Wait until these silos are here, or time is up."""
@@ -73,10 +92,10 @@ class Roster:
             time.sleep(PAUSE)
             self.look()
 
-    @property
-    def someone_is_coming(self) -> bool:
-        """Whether a node that is connected has yet to say who it is."""
-        return bool(self._asked)
+    def someone_is_coming(self, seconds: float) -> bool:
+        """Whether a node that connected not longer ago than this has yet to say who it is."""
+        now = time.monotonic()
+        return any(now - self._first[node] < seconds for node in self._asked.values())
 
     def _hear(self, reply: Message) -> None:
         node = self._asked.pop(reply.metadata.reply_to_message_id, None)
@@ -85,20 +104,21 @@ class Roster:
         try:
             silo, samples = self._admit(node, protocol.about(reply))
         except Refusal as refusal:
+            if self.turned_away.get(node) != str(refusal):
+                self.tell(f"node {node} is turned away: {refusal}")
             self.turned_away[node] = str(refusal)
-            self.tell(f"node {node} is turned away: {refusal}")
             return
-        back = " again" if silo in self.nodes else ""
+        self.turned_away.pop(node, None)
+        back = " again" if silo in self.samples else ""
         self.nodes[silo] = node
         self.samples[silo] = samples
         self.tell(f"silo {silo} is here{back}: {samples} samples, node {node}")
 
     def _admit(self, node: int, said: dict[str, Any]) -> tuple[int, int]:
         """(which silo it is, its samples), or a refusal."""
-        ours, flower = versions(), self.deployment.flower
-        checked = ("fednag",) if flower.other_versions else tuple(ours)
+        flower = self.deployment.flower
         expect(said, protocol=PROTOCOL, digest=self.deployment.digest)
-        expect(said, **{name: ours[name] for name in checked})
+        expect(said, **compared(flower.other_versions))
         silo = said.get("silo")
         if type(silo) is not int or not 0 <= silo < self.deployment.silos:
             raise Refusal(
@@ -107,7 +127,7 @@ class Roster:
         if flower.bind and self._names.get(node) != f"{flower.bind}-{silo}":
             name = one_line(self._names.get(node), 60)
             raise Refusal(f"it says it is silo {silo}, and is registered as {name!r}")
-        if silo in self.present:
+        if silo in self.nodes:
             raise Refusal(f"silo {silo} is already here, as node {self.nodes[silo]}")
         return silo, self.count(silo, said.get("samples"))
 

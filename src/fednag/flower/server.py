@@ -48,6 +48,8 @@ def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Run:
     folder = None
     if deployment.flower.resume:
         folder = RunFolder.find(out, resolved.name, stem(resolved.label, resolved))
+        if folder is None:
+            tell(f"flower.resume: no such run in {out}; a new one begins")
     token = _token_of(folder)
     fleet = Fleet(grid, deployment, plan, token, ledger, tell)
 

@@ -222,13 +222,14 @@ class _Loop:
         workers = attendance.arrived
         server: Vectors | None = state.server
         came = Gathered(Vectors(), 0, ())
+        idle: tuple[int, ...] = ()
         if len(workers):  # otherwise the round does nothing
-            server, came = self._round(state, workers, steps, number)
+            server, came, idle = self._round(state, workers, steps, number)
         missed = set(drawn.tolist()) - set(workers.tolist()) | set(came.missed)
         down, up = came.travelled or (self.down * attendance.reached, self.up * len(workers))
         told = state.record is not None  # of those named so far
         starts = state.starts.copy()
-        starts[np.setdiff1d(workers, came.missed)] += steps
+        starts[np.setdiff1d(workers, idle)] += steps
         state = replace(
             state,
             server=state.server if server is None else server,
@@ -249,26 +250,26 @@ class _Loop:
         last = state.iteration >= plan.iterations
         out_of_time = _reached(state.seconds, plan.stop_seconds)
         if last or out_of_time or state.diverged or number % plan.evaluate_every == 0:
-            state = self._measure(state, len(workers) - len(set(came.missed)))
+            state = self._measure(state, len(workers) - len(idle))
         return self._ended(state)
 
     def _round(
         self, state: State, workers: Indexes, steps: int, number: int
-    ) -> tuple[Vectors | None, Gathered]:
-        """The server's new state, None if no update was usable; and what came of the round."""
+    ) -> tuple[Vectors | None, Gathered, tuple[int, ...]]:
+        """The server's new state, None if no update was usable; what came; who did not train."""
         algorithm, server, crew = self.plan.algorithm, state.server, self.crew
         probe = None
         if algorithm.probes:
             probe = crew.probe(server.w, workers, number)
             if not probe.size:
-                return None, probe
+                return None, probe, probe.missed
             server = algorithm.probed(server, probe.vectors.g)
         found = crew.round(server, workers, state.starts, steps, number)
         came = found.after(probe) if probe else found
         if not found.size:
-            return None, came
+            return None, came, found.missed
         share = float(found.size / crew.held)
-        return server_round(algorithm, server, found.vectors, share), came
+        return server_round(algorithm, server, found.vectors, share), came, found.missed
 
     def _measure(self, state: State, participants: int) -> State:
         """Evaluate the server's model: a record, and w^f if it is the best so far."""
