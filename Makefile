@@ -27,7 +27,8 @@ bench: $(VENV)/.installed ## measure speed against peers and floors (20 minutes,
 soak: $(VENV)/.installed ## kill and resume runs for twenty minutes, and watch memory under load
 	@$(BIN)/python benchmarks/soak.py --seconds 1200
 
-install: $(VENV)/.installed ## only make .venv
+install: $(VENV)/.installed ## only make .venv; EXTRAS=flower adds what real machines need
+	@$(if $(EXTRAS),$(PIP) --editable '.[$(EXTRAS)]')
 
 clean: ## remove .venv, the peers' environments and caches (never runs/)
 	rm -rf $(VENV) benchmarks/.peers .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

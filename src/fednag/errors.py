@@ -14,3 +14,11 @@ class FednagError(Exception):
     ...     print(error)
     run: training.tau: 0 is not allowed; it should be at least 1
     """
+
+
+def not_installed(what: str, extra: str) -> FednagError:
+    """The error for what an extra of the package would bring."""
+    return FednagError(
+        f"{what} is not installed; pip install 'fednag[{extra}]', or in a clone "
+        f"make install EXTRAS={extra}"
+    )

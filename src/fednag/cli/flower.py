@@ -15,7 +15,7 @@ import typer
 
 from fednag.cli.common import beside, console, output, print_json
 from fednag.cli.options import Json, Out, Quiet
-from fednag.errors import FednagError
+from fednag.errors import FednagError, not_installed
 
 flower_app = typer.Typer(
     no_args_is_help=True, help="Silos on real machines, through Flower: init, up, keys."
@@ -99,7 +99,7 @@ def up(
     if simulation and (tls or data):
         raise FednagError("--simulation: it has no silos of its own; leave out --tls and --data")
     if simulation and find_spec("ray") is None:
-        raise FednagError("--simulation: Ray is not installed; pip install 'fednag[simulation]'")
+        raise not_installed("--simulation: Ray", "simulation")
     own = {"out": str(output(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
     tables = _tables(experiment, silos, set_, own, bool(data))
     deployment = read_run_config(flat(tables))
@@ -244,7 +244,7 @@ def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:
 
 def _installed() -> None:
     if find_spec("flwr") is None:
-        raise FednagError("flower: Flower is not installed; pip install 'fednag[flower]'")
+        raise not_installed("flower: Flower", "flower")
 
 
 class _Stopped(BaseException):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from fednag.errors import FednagError
+from fednag.errors import FednagError, not_installed
 from fednag.flower import guardian
 
 START = 60.0  # seconds a server may take to listen
@@ -145,7 +145,7 @@ class Processes:
         path = Path(sys.executable).parent / name
         found = str(path) if path.exists() else shutil.which(name)
         if found is None:
-            raise FednagError(f"{name}: is not installed; pip install 'fednag[flower]'")
+            raise not_installed(name, "flower")
         return found
 
 

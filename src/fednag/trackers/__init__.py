@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from importlib.util import find_spec
 
-from fednag.errors import FednagError
+from fednag.errors import not_installed
 from fednag.records import Record
 from fednag.report.sheets import Sheet
 
@@ -34,4 +34,4 @@ def name_of(sheet: Sheet) -> str:
 
 def needs(module: str, extra: str) -> None:
     if find_spec(module) is None:
-        raise FednagError(f"{extra} is not installed; pip install 'fednag[{extra}]'")
+        raise not_installed(extra, extra)
