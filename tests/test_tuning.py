@@ -177,7 +177,7 @@ def test_what_others_compute_does_not_count(problem: Problem) -> None:
     assert turn.wall * workers * slept.steps(workers) >= 0.2
     assert 0 < turn.processor * workers * slept.steps(workers) < 0.2
     assert slept.alone(2) * 2 * slept.steps(1) < 0.2
-    assert slept.steps(1) == 1  # an iteration takes longer than a moment
+    assert slept.steps(1) == 1  # an iteration takes as long as a moment
     slept.step = tuning.MOMENT / 10
     assert [slept.steps(workers) for workers in (1, 5, 100)] == [3, 2, 1]
 

@@ -31,8 +31,8 @@ from fednag.simulate.schedule import Indexes, Schedule
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
 MOST_WORKERS = 256  # in a timed round; more would only repeat it
-MOST_STEPS = 20  # iterations of a timed round; fewer of those that take longer than
-MOMENT = 0.02  # seconds
+MOST_STEPS = 20  # iterations of a timed round; fewer where workers, one by one, took longer than
+MOMENT = 0.2  # seconds; fewer still, and what a round costs besides would hide what a step costs
 BATCHES_HELD = 4  # a worker's data in a timed round: full gradients would take long over more
 FEWEST_TURNS, MOST_TURNS = 3, 40  # of every chunk that is left, and as many of them as fit in
 PATIENCE = 1.2  # seconds
