@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fednag.config import override, read
 from fednag.errors import FednagError
 from fednag.problems.tables import Source, read_table
 
@@ -184,6 +185,8 @@ batch = 16
     assert '"accuracy": 0.9' in records[-1] or '"accuracy": 1.0' in records[-1]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
+    first = fednag(elsewhere, "run", "../clinics.toml", "--set", "training.iterations=2")
+    assert first.returncode == 0, first.stderr
     again = fednag(elsewhere, "run", str(folder / "config.toml"))
     assert again.returncode == 0, again.stderr
     wrong = fednag(tmp_path, "run", "clinics.toml", "--set", "data.target=answr")
@@ -203,3 +206,52 @@ batch = 16
     missing = fednag(tmp_path, "run", "nothing.toml")
     assert missing.returncode == 2
     assert "data.path: is missing" in missing.stderr
+
+
+PLACED = """name = "placed"
+[data]
+name = "file"
+path = "a.csv"
+test_path = "b.csv"
+[clock]
+fleet = "slow.toml"
+"""
+
+
+def test_paths_in_a_file_are_found_beside_it_then_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, here = tmp_path / "beside", tmp_path / "here"
+    for folder in (beside, here):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    path = write(beside, PLACED, "it.toml")
+    raw = read(path)
+    assert raw["data"]["path"] == str(here / "a.csv")  # nowhere: errors say where it was looked for
+    assert raw["clock"]["fleet"] == "slow.toml"  # may be a shipped fleet's name
+    for name in ("a.csv", "slow.toml"):
+        write(beside, "", name)
+        write(here, "", name)
+    write(here, "", "b.csv")
+    raw = read(Path("../beside/it.toml"))
+    assert raw["data"]["path"] == str(beside / "a.csv")
+    assert raw["data"]["test_path"] == str(here / "b.csv")
+    assert raw["clock"]["fleet"] == str(beside / "slow.toml")
+    told = override(raw, {"data.path": "a.csv", "clock.fleet": "slow.toml"})
+    assert told["data"]["path"] == str(here / "a.csv")
+    assert told["clock"]["fleet"] == str(here / "slow.toml")
+    (here / "lan").mkdir()
+    assert override(raw, {"clock.fleet": "lan"})["clock"]["fleet"] == "lan"
+
+
+def test_a_refused_run_leaves_nothing_and_says_the_whole_path(tmp_path: Path) -> None:
+    write(tmp_path, 'data = {name = "file", path = "no.csv"}\nmodel.name = "logistic"\n', "a.toml")
+    for command in (
+        ("run", "a.toml"),
+        ("theory", "check", "a.toml"),
+        ("run", "a.toml", "-o", "x/y"),
+    ):
+        wrong = fednag(tmp_path, *command)
+        assert wrong.returncode == 2
+        assert f"data.path: {tmp_path / 'no.csv'} cannot be read" in wrong.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.toml"]

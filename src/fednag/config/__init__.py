@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fednag.algorithm import Algorithm
 from fednag.algorithms import ALGORITHMS
+from fednag.config.places import placed
 from fednag.config.sections import (
     OF_FILES,
     ONLY_WITH,
@@ -140,9 +141,9 @@ def participants(experiment: Experiment, workers: int) -> int:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The tables of an experiment file, not yet checked."""
+    """The tables of an experiment file, not yet checked; the files it names are looked up."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return placed(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
     except OSError as error:
         raise FednagError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except (ValueError, RecursionError) as error:  # among them: integers of thousands of digits
@@ -151,7 +152,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``raw`` with ``section.key`` (or top-level ``key``) set to new values."""
+    """``raw`` with ``section.key`` (or top-level ``key``) set to new values, paths from here."""
     result: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
     name, table = settings.get("algorithm.name"), result.get("algorithm")
     if isinstance(name, str) and name in ALGORITHMS and isinstance(table, dict):
@@ -173,7 +174,7 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
         if not isinstance(table, dict) or "." in key or not key or not section:
             raise FednagError(f"{plain(path)}: no such field; write section.key, e.g. training.tau")
         table[key] = new
-    return result
+    return placed(result)
 
 
 def methods(
