@@ -96,10 +96,15 @@ def test_npz_of_images(tmp_path: Path) -> None:
         ("a,b\n", None, None, "needs a header and rows"),
         ("a\n1\n", None, None, "needs a header and rows"),
         ("a,a\n1,2\n", None, None, "column 'a' is there twice"),
-        ("a,b\n1,2\n1\n", None, None, "row 3 has 1 values and the header 2"),
-        ("a,b\nred,2\n", None, None, "column 'a' holds 'red' in row 2"),
-        ("a,b\n1,2\n,2\n", None, None, "column 'a' holds nothing in row 3"),
-        ("a,b\n1,2\n1,\n", None, None, "column 'b' holds nothing in row 3"),
+        ("a,b\n1,2\n1\n", None, None, "line 3 has 1 values and the header 2"),
+        ("a,b\nred,2\n", None, None, "column 'a' holds 'red' in line 2, where a finite"),
+        ("a,b\n1,2\n,2\n", None, None, "one row lacks .* line 3, where column 'a' holds nothing"),
+        ("a,b\n1,2\n1,\n", None, None, "line 3, where column 'b' holds nothing; drop or fill"),
+        ("a,b,c\n1,,x\n,,x\n1,2,x\n", None, None, "2 rows lack .* first is line 2, .* 'b'"),
+        ("a,b\n1,2\n\n\nNaN,2\n", None, None, "line 5, where column 'a' holds 'NaN'"),
+        ("a,b\n1,2.5\n1,nan\n", None, None, "line 3, where column 'b' holds 'nan'"),
+        ("a,b\n1,2\n-inf,2\n", None, None, "column 'a' holds '-inf' in line 3"),
+        ("a,b\n1,2\n1e99,2\n", None, None, "column 'a' holds '1e99' in line 3"),
         ("age,b\n1,2\n", "agee", None, "data.target: .* no column 'agee'; did you mean 'age'"),
         ("a,b\n1,2\n", "b", "zone", "data.owner: .* no column 'zone'; there are a, b"),
         ("a,b\n1,2\n", "b", "a", "no column left for features"),
@@ -111,6 +116,11 @@ def test_what_is_wrong_is_said(
     with pytest.raises(FednagError, match=said) as caught:
         read_table(Source(write(tmp_path, text), target, owner))
     assert "\n" not in str(caught.value)
+
+
+def test_words_that_look_like_numbers_are_classes(tmp_path: Path) -> None:
+    dataset = read_table(Source(write(tmp_path, "a,b\n1,nan\n2,inf\n3,pitta\n"), test_share=0.0))
+    assert (dataset.classes, dataset.y.tolist()) == (3, [1, 0, 2])
 
 
 def test_wrong_files_are_said(tmp_path: Path) -> None:
