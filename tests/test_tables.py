@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fednag.api import run
 from fednag.config import override, read
 from fednag.errors import FednagError
 from fednag.problems.tables import Source, read_table
@@ -121,6 +122,23 @@ def test_what_is_wrong_is_said(
 def test_words_that_look_like_numbers_are_classes(tmp_path: Path) -> None:
     dataset = read_table(Source(write(tmp_path, "a,b\n1,nan\n2,inf\n3,pitta\n"), test_share=0.0))
     assert (dataset.classes, dataset.y.tolist()) == (3, [1, 0, 2])
+
+
+def test_words_as_classes_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path, CSV)
+    dataset = read_table(Source(path, "outcome", "hospital"))
+    assert dataset.words == ("ill", "well")
+    assert dataset.notes == ["classes: 0 ill, 1 well"]
+    assert read_table(Source(write(tmp_path, "a,b\n1,7\n2,3\n"), test_share=0.0)).notes == []
+    table = {"name": "file", "path": str(write(tmp_path, CSV)), "owner": "hospital"}
+    done = run("fednag", data=table, model="logistic", workers=2, tau=1, iterations=1)
+    assert done.notes[0] == "classes: 0 ill, 1 well"
+
+
+def test_python_takes_a_file_by_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b\n1,7\n2,3\n3,7\n4,3\n5,7\n")
+    done = run("fednag", data=str(path), model="logistic", workers=2, tau=1, iterations=1)
+    assert done.records[-1].iteration == 1
 
 
 def test_wrong_files_are_said(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ class Builder:
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)
             notes += remarks
-        return resolved, plan, [*deal.notes, *notes, *warnings(experiment)]
+        return resolved, plan, [*dataset.notes, *deal.notes, *notes, *warnings(experiment)]
 
     def _dataset(self, experiment: Experiment) -> Dataset:
         if self.parts.dataset is not None:

@@ -142,6 +142,11 @@ def participants(experiment: Experiment, workers: int) -> int:
 
 def read(path: Path) -> dict[str, Any]:
     """The tables of an experiment file, not yet checked; the files it names are looked up."""
+    if path.suffix in (".csv", ".npz"):
+        raise FednagError(
+            f"{path}: looks like data, not like an experiment file; write one that names it in "
+            "data.path"
+        )
     try:
         return placed(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
     except OSError as error:

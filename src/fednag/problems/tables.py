@@ -66,11 +66,13 @@ def read_table(source: Source) -> Dataset:
             "training rows; give both classes, or both numbers"
         )
     classes: int | None = None
+    words: tuple[str, ...] = ()
     y, test_y = rows.y, test.y
     if is_class:
         known = np.unique(np.concatenate([y, test_y]))
         y, test_y = np.searchsorted(known, y), np.searchsorted(known, test_y)
         classes = max(len(known), 2)
+        words = tuple(known.tolist()) if _is_word(rows) else ()
     owners = None
     if rows.owners is not None:
         owners = torch.from_numpy(np.unique(rows.owners, return_inverse=True)[1].astype(np.int64))
@@ -83,6 +85,7 @@ def read_table(source: Source) -> Dataset:
         classes=classes,
         scale=1 / 255 if rows.x.dtype == np.uint8 else 1.0,
         owners=owners,
+        words=words,
     )
 
 
