@@ -193,7 +193,7 @@ def _tables(
         raw["data"] = {"name": "custom"}
     if silos is not None or not raw.get("split", {}).get("workers"):
         raw["split"] = {**raw.get("split", {}), "workers": 3 if silos is None else silos}
-    tables = run_config(parse(raw, str(path or "fednag flower")), {**(own or {}), **flower})
+    tables = run_config(parse(raw, str(path or "flower"), fields), {**(own or {}), **flower})
     return tables if rounds is None else {**tables, "rounds": rounds}
 
 

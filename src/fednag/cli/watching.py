@@ -42,7 +42,7 @@ def observe(path: Path, changes: list[str], out: Path) -> Observed:
     fields = {field: value(text) for field, text in assignments(changes, "--set").items()}
     raw = override(read(path), fields)
     raw.pop("algorithms", None)
-    experiment = parse(raw, str(path))
+    experiment = parse(raw, str(path), fields)
     training, model = experiment.training, experiment.model.name
     if model not in ("linear", "logistic"):
         raise FednagError(

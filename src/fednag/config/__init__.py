@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -112,8 +112,23 @@ class Experiment(Section):
         return str(self.algorithm["name"])
 
 
-def parse(raw: Mapping[str, Any], source: str = "experiment") -> Experiment:
-    """A checked experiment, its algorithm's numbers filled in; ``source`` names it in errors."""
+def parse(
+    raw: Mapping[str, Any], source: str = "experiment", told: Collection[str] = ()
+) -> Experiment:
+    """A checked experiment, its algorithm's numbers filled in; ``source`` names it in errors.
+
+    Errors in the fields ``told`` name ``--set``, where their values came from.
+    """
+    try:
+        return _parse(raw, source)
+    except FednagError as error:
+        text = str(error).removeprefix(f"{source}: ")
+        if text.partition(":")[0] in told:
+            raise FednagError(f"--set {text}") from None
+        raise
+
+
+def _parse(raw: Mapping[str, Any], source: str) -> Experiment:
     try:
         experiment = Experiment.model_validate(dict(raw))
     except ValidationError as error:
