@@ -88,7 +88,8 @@ COMPARE = ("compare", "tiny.toml", "--algorithms")
 GIVEN = ("--beta", "1", "--rho", "1", "--delta", "0.1", "--p", "0.5", "--omega", "1")
 REFUSED = [
     (("run", "tiny.toml", "--set", "training.taau=3"), "training.taau: no such key (did you mean"),
-    (("run", "tiny.toml", "--set", "training.tau=-1"), "training.tau: -1 is not allowed"),
+    (("run", "tiny.toml", "--set", "training.tau=-1"), "fednag: --set training.tau: -1 is not"),
+    (("run", "tiny.toml", "--set", "algorithm.lr=abc"), "fednag: --set algorithm.lr: 'abc' is"),
     (("run", "tiny.toml", "--set", "training.tau"), "--set training.tau: write section.key=value"),
     (("run", "tiny.toml", "--set", "algorithm.lr=nan"), "algorithm.lr: nan is not allowed"),
     (("run", "tiny.toml", "--set", "name=../x"), "name: '../x' is not allowed"),
@@ -128,7 +129,8 @@ REFUSED = [
     (("data", "get", "digits"), "'digits' is built in"),
     (("data", "check", "nope"), "data set 'nope' is unknown"),
     (("data", "check", "mnist"), "run `fednag data get mnist`"),
-    (("data", "split", "nope"), "data.name: 'nope' is not allowed"),
+    (("data", "split", "nope"), "fednag: data split: data.name: 'nope' is not allowed"),
+    (("data", "split", "tiny.toml"), "tiny.toml: is an experiment file; name the data"),
     (("data", "split", "--workers", "x"), "Invalid value for '--workers'"),
     (("data", "split", "--workers", "0"), "split.workers: 0 is not allowed"),
     (("data", "split", "--alpha", "1"), "goes only with split.kind = 'dirichlet'"),

@@ -58,6 +58,9 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"training": {"fraction": 1.5}}, "training.fraction", "it should be at most 1"),
     ({"training": {"participants": 1, "fraction": 0.5}}, "training.participants", "not both"),
     ({"split": {"workers": 10**10}}, "split.workers", "at most 1000000000"),
+    ({"training": {"batch": "32"}}, "training.batch", "a whole number, without quotes"),
+    ({"algorithm": {"lr": "0.1"}}, "algorithm.lr", "a number, without quotes"),
+    ({"data": {"standardise": "true"}}, "data.standardise", "true or false, without quotes"),
     ({"split": {"kind": "idd"}}, "split.kind", "did you mean iid?"),
     ({"split": {"kind": "classes"}}, "split.classes", "is missing"),
     ({"split": {"kind": "dirichlet"}}, "split.alpha", "is missing"),
@@ -268,6 +271,11 @@ def test_unreadable_files(tmp_path: Path, content: bytes, sentence: str) -> None
         read(path)
     assert str(caught.value).startswith(f"{path}: {sentence}")
     assert "\n" not in str(caught.value)
+
+
+def test_data_in_place_of_an_experiment_file(tmp_path: Path) -> None:
+    with pytest.raises(FednagError, match=r"clean.csv: looks like data, .* in data.path"):
+        read(tmp_path / "clean.csv")
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

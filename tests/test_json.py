@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
     "data list": ((), {"folder", "data"}),
     "data get": (("mnist",), {"name", "folder"}),
     "data check": (("mnist",), {"mnist/train.gz"}),
-    "data split": (("digits", "--workers", "3"), {"held", "notes", "files"}),
+    "data split": (("digits", "--workers", "3"), {"held", "classes", "notes", "files"}),
     "time replay": (
         ("made", "--fleet", "lan", "--replays", "2", "--loss", "5", "--out", "o"),
         {*TIMED, "methods", "saved", "parts", "failed"},

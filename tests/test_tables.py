@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from fednag.api import run
+from fednag.config import override, read
 from fednag.errors import FednagError
 from fednag.problems.tables import Source, read_table
 
@@ -95,10 +97,15 @@ def test_npz_of_images(tmp_path: Path) -> None:
         ("a,b\n", None, None, "needs a header and rows"),
         ("a\n1\n", None, None, "needs a header and rows"),
         ("a,a\n1,2\n", None, None, "column 'a' is there twice"),
-        ("a,b\n1,2\n1\n", None, None, "row 3 has 1 values and the header 2"),
-        ("a,b\nred,2\n", None, None, "column 'a' holds 'red' in row 2"),
-        ("a,b\n1,2\n,2\n", None, None, "column 'a' holds nothing in row 3"),
-        ("a,b\n1,2\n1,\n", None, None, "column 'b' holds nothing in row 3"),
+        ("a,b\n1,2\n1\n", None, None, "line 3 has 1 values and the header 2"),
+        ("a,b\nred,2\n", None, None, "column 'a' holds 'red' in line 2, where a finite"),
+        ("a,b\n1,2\n,2\n", None, None, "one row lacks .* line 3, where column 'a' holds nothing"),
+        ("a,b\n1,2\n1,\n", None, None, "line 3, where column 'b' holds nothing; drop or fill"),
+        ("a,b,c\n1,,x\n,,x\n1,2,x\n", None, None, "2 rows lack .* first is line 2, .* 'b'"),
+        ("a,b\n1,2\n\n\nNaN,2\n", None, None, "line 5, where column 'a' holds 'NaN'"),
+        ("a,b\n1,2.5\n1,nan\n", None, None, "line 3, where column 'b' holds 'nan'"),
+        ("a,b\n1,2\n-inf,2\n", None, None, "column 'a' holds '-inf' in line 3"),
+        ("a,b\n1,2\n1e99,2\n", None, None, "column 'a' holds '1e99' in line 3"),
         ("age,b\n1,2\n", "agee", None, "data.target: .* no column 'agee'; did you mean 'age'"),
         ("a,b\n1,2\n", "b", "zone", "data.owner: .* no column 'zone'; there are a, b"),
         ("a,b\n1,2\n", "b", "a", "no column left for features"),
@@ -110,6 +117,28 @@ def test_what_is_wrong_is_said(
     with pytest.raises(FednagError, match=said) as caught:
         read_table(Source(write(tmp_path, text), target, owner))
     assert "\n" not in str(caught.value)
+
+
+def test_words_that_look_like_numbers_are_classes(tmp_path: Path) -> None:
+    dataset = read_table(Source(write(tmp_path, "a,b\n1,nan\n2,inf\n3,pitta\n"), test_share=0.0))
+    assert (dataset.classes, dataset.y.tolist()) == (3, [1, 0, 2])
+
+
+def test_words_as_classes_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path, CSV)
+    dataset = read_table(Source(path, "outcome", "hospital"))
+    assert dataset.words == ("ill", "well")
+    assert dataset.notes == ["classes: 0 ill, 1 well"]
+    assert read_table(Source(write(tmp_path, "a,b\n1,7\n2,3\n"), test_share=0.0)).notes == []
+    table = {"name": "file", "path": str(write(tmp_path, CSV)), "owner": "hospital"}
+    done = run("fednag", data=table, model="logistic", workers=2, tau=1, iterations=1)
+    assert done.notes[0] == "classes: 0 ill, 1 well"
+
+
+def test_python_takes_a_file_by_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b\n1,7\n2,3\n3,7\n4,3\n5,7\n")
+    done = run("fednag", data=str(path), model="logistic", workers=2, tau=1, iterations=1)
+    assert done.records[-1].iteration == 1
 
 
 def test_wrong_files_are_said(tmp_path: Path) -> None:
@@ -184,6 +213,8 @@ batch = 16
     assert '"accuracy": 0.9' in records[-1] or '"accuracy": 1.0' in records[-1]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
+    first = fednag(elsewhere, "run", "../clinics.toml", "--set", "training.iterations=2")
+    assert first.returncode == 0, first.stderr
     again = fednag(elsewhere, "run", str(folder / "config.toml"))
     assert again.returncode == 0, again.stderr
     wrong = fednag(tmp_path, "run", "clinics.toml", "--set", "data.target=answr")
@@ -203,3 +234,52 @@ batch = 16
     missing = fednag(tmp_path, "run", "nothing.toml")
     assert missing.returncode == 2
     assert "data.path: is missing" in missing.stderr
+
+
+PLACED = """name = "placed"
+[data]
+name = "file"
+path = "a.csv"
+test_path = "b.csv"
+[clock]
+fleet = "slow.toml"
+"""
+
+
+def test_paths_in_a_file_are_found_beside_it_then_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, here = tmp_path / "beside", tmp_path / "here"
+    for folder in (beside, here):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    path = write(beside, PLACED, "it.toml")
+    raw = read(path)
+    assert raw["data"]["path"] == str(here / "a.csv")  # nowhere: errors say where it was looked for
+    assert raw["clock"]["fleet"] == "slow.toml"  # may be a shipped fleet's name
+    for name in ("a.csv", "slow.toml"):
+        write(beside, "", name)
+        write(here, "", name)
+    write(here, "", "b.csv")
+    raw = read(Path("../beside/it.toml"))
+    assert raw["data"]["path"] == str(beside / "a.csv")
+    assert raw["data"]["test_path"] == str(here / "b.csv")
+    assert raw["clock"]["fleet"] == str(beside / "slow.toml")
+    told = override(raw, {"data.path": "a.csv", "clock.fleet": "slow.toml"})
+    assert told["data"]["path"] == str(here / "a.csv")
+    assert told["clock"]["fleet"] == str(here / "slow.toml")
+    (here / "lan").mkdir()
+    assert override(raw, {"clock.fleet": "lan"})["clock"]["fleet"] == "lan"
+
+
+def test_a_refused_run_leaves_nothing_and_says_the_whole_path(tmp_path: Path) -> None:
+    write(tmp_path, 'data = {name = "file", path = "no.csv"}\nmodel.name = "logistic"\n', "a.toml")
+    for command in (
+        ("run", "a.toml"),
+        ("theory", "check", "a.toml"),
+        ("run", "a.toml", "-o", "x/y"),
+    ):
+        wrong = fednag(tmp_path, *command)
+        assert wrong.returncode == 2
+        assert f"data.path: {tmp_path / 'no.csv'} cannot be read" in wrong.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.toml"]

@@ -57,9 +57,9 @@ def run(
 ) -> Run:
     """Train one model with one method.
 
-    ``data`` is a data set's name or your own ``(x, y)`` tensors; ``model`` a name or your own
-    module, whose current weights are the starting point. Integer ``y`` are classes, floating ``y``
-    regression targets. The other sections of an experiment file can be given as mappings, e.g.
+    ``data`` is a data set's name, a .csv or .npz file, or your own ``(x, y)`` tensors; ``model`` a
+    name or your own module, whose current weights are the starting point. Integer ``y`` are
+    classes, floating ``y`` regression targets. Other sections of a file are mappings, e.g.
     ``split={"kind": "dirichlet", "alpha": 0.5}``; ``workers``, ``tau``, ``iterations`` and
     ``batch`` are short for their fields. With ``out`` the run's folder is written there; with
     ``resume`` too, the same run is looked for there first, and goes on where it was last saved.

@@ -16,6 +16,7 @@ from fednag.errors import FednagError
 from fednag.experiment import Parts
 from fednag.problems.dataset import Dataset
 from fednag.problems.losses import Loss
+from fednag.problems.tables import ENDINGS
 
 Method = Algorithm | str | Mapping[str, Any]
 """An algorithm: an object, a name, or an ``[algorithm]`` table."""
@@ -82,7 +83,7 @@ def describe_parts(
             raise FednagError("test, owners: they go with your own (x, y) data; leave them out")
         if not isinstance(data, str | Mapping):
             raise FednagError("data: give a name, your own (x, y) tensors as a tuple, or a table")
-        raw["data"] = {"name": data} if isinstance(data, str) else dict(data)
+        raw["data"] = _data_table(data)
     if isinstance(model, nn.Module):
         parts.module, raw["model"] = model, {"name": CUSTOM}
     else:
@@ -90,6 +91,13 @@ def describe_parts(
             raise FednagError("model: give a name, an nn.Module instance, or a table")
         raw["model"] = {"name": model} if isinstance(model, str) else dict(model)
     return parts, raw
+
+
+def _data_table(data: str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(data, str):
+        is_file = data.endswith(ENDINGS)
+        return {"name": "file", "path": data} if is_file else {"name": data}
+    return dict(data)
 
 
 def _check_section(key: str, value: object) -> None:

@@ -116,7 +116,7 @@ class Builder:
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)
             notes += remarks
-        return resolved, plan, [*deal.notes, *notes, *warnings(experiment)]
+        return resolved, plan, [*dataset.notes, *deal.notes, *notes, *warnings(experiment)]
 
     def _dataset(self, experiment: Experiment) -> Dataset:
         if self.parts.dataset is not None:
@@ -174,10 +174,10 @@ def load(experiment: Experiment) -> Dataset:
         raise FednagError("data.name: the data of this run were Python tensors; run it from Python")
     if section.name == "file":
         share = tables.SHARE if section.test_share is None else section.test_share
-        test = Path(section.test_path) if section.test_path else None
+        test = Path(section.test_path).absolute() if section.test_path else None
         return tables.read_table(
             tables.Source(
-                Path(section.path or ""),
+                Path(section.path or "").absolute(),
                 section.target,
                 section.owner,
                 test,

@@ -86,7 +86,7 @@ def compare(
     """
     from fednag.config import assignments, methods, override, parse, read, value
 
-    source = str(experiment) if experiment else "fednag compare"
+    source = str(experiment) if experiment else "compare"
     raw = read(experiment) if experiment else DEMO
     changes = assignments(set_, "--set")
     raw = override(raw, {field: value(text) for field, text in changes.items()})
@@ -97,7 +97,7 @@ def compare(
     experiments: list[tuple[str, Experiment, Algorithm | None]] = []
     for label, table in chosen:
         for seed in given_seeds(seeds, table.get("seed", 0)):
-            experiments.append((label, parse({**table, "seed": seed}, source), None))
+            experiments.append((label, parse({**table, "seed": seed}, source, changes), None))
     used = {key for _, table in chosen for key in table["algorithm"]}
     remarks = [
         f"algorithm.{key} is not used: none of these methods has it"
@@ -126,7 +126,7 @@ def run(
     changes = assignments(set_, "--set")
     raw = override(read(experiment), {field: value(text) for field, text in changes.items()})
     listed = raw.pop("algorithms", None)
-    parsed = parse(raw, str(experiment))
+    parsed = parse(raw, str(experiment), changes)
     remark = f"ran {parsed.label} alone; for the file's `algorithms` use `fednag compare`"
     run_and_report(
         [(parsed.label, parsed, None)],

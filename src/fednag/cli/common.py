@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,16 @@ def output(path: Path) -> Path:
         ) from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise FednagError(f"--out {path}: cannot be written to; choose another folder")
+    return path
+
+
+def usable(path: Path) -> Path:
+    """The same for a folder that is made once training starts: nothing stays if it never does."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    output(path)
+    for folder in missing:
+        with suppress(OSError):  # another process may be using it by now
+            folder.rmdir()
     return path
 
 

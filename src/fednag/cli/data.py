@@ -126,12 +126,16 @@ def data_split(
         "skew": skew,
     }
     given = {key: option for key, option in options.items() if option is not None}
+    if Path(name).suffix == ".toml":
+        raise FednagError(
+            f"{name}: is an experiment file; name the data, e.g. `fednag data split mine.csv`"
+        )
     data: dict[str, str] = {"name": name}
     if Path(name).suffix in ENDINGS:
         data = {"name": "file", "path": name}
     data |= {key: told for key, told in (("target", target), ("owner", owner)) if told is not None}
     raw = {"data": data, "split": {"kind": kind, **given}, "seed": seed}
-    experiment = parse(raw, "fednag data split")
+    experiment = parse(raw, "data split")
     dataset = load(experiment)
     deal = split(dataset, experiment.split, seed)
     counts = deal.table(dataset.y.numpy(), dataset.classes or 1).tolist()
@@ -140,12 +144,13 @@ def data_split(
     written = save(split_chart(counts, title), folder / f"split-{dataset.name}-{kind}")
     if json:
         files = [str(path) for path in written]
-        print_json({"held": counts, "notes": list(deal.notes), "files": files})
+        held = {"held": counts, "classes": list(dataset.words)}
+        print_json({**held, "notes": list(deal.notes), "files": files})
         return
     terminal = console()
     terminal.print(split_table(counts))
     if len(counts) > 30:
         terminal.print(f"… and {len(counts) - 30} more workers")
     terminal.print(f"sizes: {min(deal.sizes)} to {max(deal.sizes)}, {sum(deal.sizes)} in all")
-    notes(terminal, deal.notes)
+    notes(terminal, [*dataset.notes, *deal.notes])
     paths(terminal, written)

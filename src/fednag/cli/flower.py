@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fednag.cli.common import beside, console, output, print_json
+from fednag.cli.common import beside, console, output, print_json, usable
 from fednag.cli.options import Json, Out, Quiet
 from fednag.errors import FednagError, not_installed
 
@@ -100,7 +100,7 @@ def up(
         raise FednagError("--simulation: it has no silos of its own; leave out --tls and --data")
     if simulation and find_spec("ray") is None:
         raise not_installed("--simulation: Ray", "simulation")
-    own = {"out": str(output(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
+    own = {"out": str(usable(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
     tables = _tables(experiment, silos, set_, own, bool(data))
     deployment = read_run_config(flat(tables))
     nodes = _nodes(deployment.silos, data, out)
@@ -193,7 +193,7 @@ def _tables(
         raw["data"] = {"name": "custom"}
     if silos is not None or not raw.get("split", {}).get("workers"):
         raw["split"] = {**raw.get("split", {}), "workers": 3 if silos is None else silos}
-    tables = run_config(parse(raw, str(path or "fednag flower")), {**(own or {}), **flower})
+    tables = run_config(parse(raw, str(path or "flower"), fields), {**(own or {}), **flower})
     return tables if rounds is None else {**tables, "rounds": rounds}
 
 

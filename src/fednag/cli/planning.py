@@ -15,8 +15,8 @@ from fednag.cli.common import (
     given_seeds,
     json_text,
     one_voice,
-    output,
     print_json,
+    usable,
 )
 from fednag.cli.options import Algorithms, Fleet, Json, Out, Quiet, Replays, Seeds, Set, Verbose
 from fednag.cli.timetables import seconds_text
@@ -90,7 +90,7 @@ def time_plan(
         "seeds": given_seeds(seeds, raw.get("seed", 0)),
     }
     labels = [label for label, *_ in candidates(raw, target=target, **chosen)]
-    output(out)
+    usable(out)
     try:
         with Watch() as watch, RunsProgress(beside(json), labels, quiet, verbose) as progress:
             advice = plan(

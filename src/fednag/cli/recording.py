@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fednag.cli.common import beside, console, output, print_json
+from fednag.cli.common import beside, console, print_json, usable
 from fednag.cli.options import Json, Set, written_to
 
 RECORDED: dict[str, Any] = {"name": "record", "data": {"name": "digits"}, "model": {"name": "cnn"}}
@@ -50,7 +50,7 @@ def time_record(
     # One worker on one thread: what a device of this kind does alone.
     parsed = parse(override(raw, {"engine.chunk": 1, "engine.threads": 1}), source)
     check_name(out, device)
-    output(out)
+    usable(out)
     terminal = console(stderr=True)
     with Peer.at(host) as peer:
         with terminal.status("preparing"):

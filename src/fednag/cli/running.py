@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fednag.cli.common import beside, console, one_voice, output, print_json
+from fednag.cli.common import beside, console, one_voice, print_json, usable
 
 if TYPE_CHECKING:
     from fednag.algorithm import Algorithm
@@ -29,7 +29,7 @@ def run_and_report(
 ) -> None:
     from fednag.api import run_all
 
-    output(out)
+    usable(out)
     report(
         [label for label, _, _ in experiments],
         lambda started, watch: run_all(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednag.cli.common import console, output
+from fednag.cli.common import console, usable
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def observe(path: Path, changes: list[str], out: Path) -> Observed:
     fields = {field: value(text) for field, text in assignments(changes, "--set").items()}
     raw = override(read(path), fields)
     raw.pop("algorithms", None)
-    experiment = parse(raw, str(path))
+    experiment = parse(raw, str(path), fields)
     training, model = experiment.training, experiment.model.name
     if model not in ("linear", "logistic"):
         raise FednagError(
@@ -56,7 +56,7 @@ def observe(path: Path, changes: list[str], out: Path) -> Observed:
         )
     if training.iterations < training.tau:
         raise FednagError(f"{path}: training.iterations: less than one tau; raise it")
-    output(out)
+    usable(out)
     engine = {"device": "cpu", "dtype": "float64", "chunk": 1, "threads": 1}
     experiment = experiment.model_copy(
         update={"engine": experiment.engine.model_copy(update=engine)}

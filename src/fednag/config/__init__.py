@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fednag.algorithm import Algorithm
 from fednag.algorithms import ALGORITHMS
+from fednag.config.places import placed
 from fednag.config.sections import (
     OF_FILES,
     ONLY_WITH,
@@ -111,8 +112,23 @@ class Experiment(Section):
         return str(self.algorithm["name"])
 
 
-def parse(raw: Mapping[str, Any], source: str = "experiment") -> Experiment:
-    """A checked experiment, its algorithm's numbers filled in; ``source`` names it in errors."""
+def parse(
+    raw: Mapping[str, Any], source: str = "experiment", told: Collection[str] = ()
+) -> Experiment:
+    """A checked experiment, its algorithm's numbers filled in; ``source`` names it in errors.
+
+    Errors in the fields ``told`` name ``--set``, where their values came from.
+    """
+    try:
+        return _parse(raw, source)
+    except FednagError as error:
+        text = str(error).removeprefix(f"{source}: ")
+        if text.partition(":")[0] in told:
+            raise FednagError(f"--set {text}") from None
+        raise
+
+
+def _parse(raw: Mapping[str, Any], source: str) -> Experiment:
     try:
         experiment = Experiment.model_validate(dict(raw))
     except ValidationError as error:
@@ -140,9 +156,14 @@ def participants(experiment: Experiment, workers: int) -> int:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The tables of an experiment file, not yet checked."""
+    """The tables of an experiment file, not yet checked; the files it names are looked up."""
+    if path.suffix in (".csv", ".npz"):
+        raise FednagError(
+            f"{path}: looks like data, not like an experiment file; write one that names it in "
+            "data.path"
+        )
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return placed(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
     except OSError as error:
         raise FednagError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except (ValueError, RecursionError) as error:  # among them: integers of thousands of digits
@@ -151,7 +172,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``raw`` with ``section.key`` (or top-level ``key``) set to new values."""
+    """``raw`` with ``section.key`` (or top-level ``key``) set to new values, paths from here."""
     result: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
     name, table = settings.get("algorithm.name"), result.get("algorithm")
     if isinstance(name, str) and name in ALGORITHMS and isinstance(table, dict):
@@ -173,7 +194,7 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
         if not isinstance(table, dict) or "." in key or not key or not section:
             raise FednagError(f"{plain(path)}: no such field; write section.key, e.g. training.tau")
         table[key] = new
-    return result
+    return placed(result)
 
 
 def methods(

@@ -8,6 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from fednag.config.words import value
+
 # What pydantic asks for, in the words of someone who writes TOML.
 WISHES = {
     "int_type": "a whole number",
@@ -25,6 +27,8 @@ WISHES = {
     "less_than": "below {lt}",
     "less_than_equal": "at most {le}",
 }
+# What a text may turn out to be, had it been written without its quotes.
+QUOTED = {"int_type": (int,), "float_type": (int, float), "bool_type": (bool,)}
 BOUNDS = ("gt", "ge", "lt", "le")
 
 
@@ -76,8 +80,14 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: tuple[str, .
         words = first["msg"].removeprefix("Input should be ").removeprefix("Input ")
         bounds = {key: f"{bound:.10g}" for key, bound in context.items() if key in BOUNDS}
         wish = WISHES[first["type"]].format(**bounds) if first["type"] in WISHES else words
+        quoted = first["type"] in QUOTED and _unquoted(first["input"]) in QUOTED[first["type"]]
+        wish += ", without quotes" if quoted else ""
         text = f"{name}: {given} is not allowed; it should be {wish}"
     return text + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")
+
+
+def _unquoted(given: object) -> type:
+    return type(value(given)) if isinstance(given, str) else type(None)
 
 
 def _home(model: type[BaseModel], key: str) -> str:

@@ -22,6 +22,17 @@ class Dataset:
     scale: float = 1.0  # x times this is what the model sees: 1/255 for 8-bit images
     owners: Tensor | None = None  # (n,) int64: who each training sample belongs to, where known
 
+    words: tuple[str, ...] = ()  # class 0, 1, … as the file calls them, where it has words
+
+    @property
+    def notes(self) -> list[str]:
+        """Which number is which class, where that is not plain."""
+        if not self.words:
+            return []
+        named = ", ".join(f"{number} {word[:40]}" for number, word in enumerate(self.words[:20]))
+        more = f", … {len(self.words)} in all" if len(self.words) > 20 else ""
+        return [f"classes: {named}{more}"]
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""

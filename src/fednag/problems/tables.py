@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednag.errors import FednagError
+from fednag.problems.cells import check_cells, is_number
 from fednag.problems.dataset import Dataset
 
 SHARE = 0.2  # of the rows are kept for testing, unless told otherwise
@@ -65,11 +66,13 @@ def read_table(source: Source) -> Dataset:
             "training rows; give both classes, or both numbers"
         )
     classes: int | None = None
+    words: tuple[str, ...] = ()
     y, test_y = rows.y, test.y
     if is_class:
         known = np.unique(np.concatenate([y, test_y]))
         y, test_y = np.searchsorted(known, y), np.searchsorted(known, test_y)
         classes = max(len(known), 2)
+        words = tuple(known.tolist()) if _is_word(rows) else ()
     owners = None
     if rows.owners is not None:
         owners = torch.from_numpy(np.unique(rows.owners, return_inverse=True)[1].astype(np.int64))
@@ -82,6 +85,7 @@ def read_table(source: Source) -> Dataset:
         classes=classes,
         scale=1 / 255 if rows.x.dtype == np.uint8 else 1.0,
         owners=owners,
+        words=words,
     )
 
 
@@ -153,12 +157,12 @@ def _columns(path: Path, target: str | None, owner: str | None) -> _Rows:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             header = [name.strip() for name in next(reader, [])]
-            rows = [row for row in reader if row]
+            read = [(reader.line_num, row) for row in reader if row]
     except OSError as error:
         raise _unreadable(path, error) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise FednagError(f"{path}: is not a CSV in UTF-8 ({error}); save it as one") from error
-    if len(header) < 2 or not rows:
+    if len(header) < 2 or not read:
         raise FednagError(
             f"{path}: needs a header and rows, with a column for the target and one at least for "
             "features"
@@ -166,12 +170,13 @@ def _columns(path: Path, target: str | None, owner: str | None) -> _Rows:
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise FednagError(f"{path}: column {twice!r} is there twice; rename one")
-    for number, row in enumerate(rows, 2):
+    for line, row in read:
         if len(row) != len(header):
             raise FednagError(
-                f"{path}: row {number} has {len(row)} values and the header {len(header)}; mend it"
+                f"{path}: line {line} has {len(row)} values and the header {len(header)}; mend it"
             )
-    table = {name: [row[i].strip() for row in rows] for i, name in enumerate(header)}
+    lines = [line for line, _ in read]
+    table = {name: [row[i].strip() for _, row in read] for i, name in enumerate(header)}
     target = header[-1] if target is None else target
     for field, name in (("target", target), ("owner", owner)):
         if name is not None and name not in table:
@@ -181,43 +186,19 @@ def _columns(path: Path, target: str | None, owner: str | None) -> _Rows:
     features = [name for name in header if name not in (target, owner)]
     if not features:
         raise FednagError(f"{path}: has no column left for features; add one")
-    x = np.stack([_numbers(path, name, table[name]) for name in features], axis=1)
+    check_cells(path, table, lines, features, target)
+    x = np.stack([np.array(table[name], np.float64).astype(np.float32) for name in features], 1)
     owners = np.array(table[owner]) if owner is not None else None
-    return _Rows(tuple(features), x, _labels(path, target, table[target]), owners)
+    return _Rows(tuple(features), x, _labels(table[target]), owners)
 
 
-def _numbers(path: Path, name: str, texts: list[str]) -> NDArray[np.float32]:
-    try:
-        return np.array(texts, dtype=np.float64).astype(np.float32)
-    except ValueError:
-        for number, text in enumerate(texts, 2):
-            if not _is_number(text):
-                said = f"{text[:40]!r}" if text else "nothing"
-                raise FednagError(
-                    f"{path}: column {name!r} holds {said} in row {number}, where a number should "
-                    "be; turn it into numbers or leave the column out"
-                ) from None
-        raise
-
-
-def _labels(path: Path, name: str, texts: list[str]) -> Array:
+def _labels(texts: list[str]) -> Array:
     """Whole numbers if all are, else numbers if all are, else words."""
-    if "" in texts:
-        number = texts.index("") + 2
-        raise FednagError(f"{path}: column {name!r} holds nothing in row {number}; fill it in")
-    if not all(_is_number(text) for text in texts):
+    if not all(is_number(text) for text in texts):
         return np.array(texts)
     numbers = np.array(texts, dtype=np.float64)
     whole = all(text.lstrip("+-").isdecimal() for text in texts)
     return numbers.astype(np.int64) if whole else numbers
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _parted(rows: _Rows, is_class: bool, source: Source) -> tuple[_Rows, _Rows]:

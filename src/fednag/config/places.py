@@ -1,0 +1,34 @@
+"""Files that an experiment names: where they are, once and for all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FILES = (("data", "path"), ("data", "test_path"))
+FLEET = ("clock", "fleet")
+
+
+def placed(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """``raw`` with absolute paths: from ``folder`` if something is there, else from here."""
+    result = dict(raw)
+    for section, key in (*FILES, FLEET):
+        table = result.get(section)
+        given = table.get(key) if isinstance(table, dict) else None
+        if not isinstance(given, str) or not given:  # the check of the fields speaks of these
+            continue
+        found = _place(given, folder, (section, key) == FLEET)
+        result[section] = {**result[section], key: found}
+    return result
+
+
+def _place(given: str, folder: Path | None, fleet: bool) -> str:
+    here = os.path.abspath(given)
+    beside = here if folder is None else os.path.abspath(folder / given)
+    for path in (beside, here):
+        # A fleet may be a shipped one's name, which a folder called so by chance must not hide.
+        if os.path.isfile(path) or os.path.exists(Path(path, "fleet.toml") if fleet else path):
+            return path
+    return given if fleet else here
