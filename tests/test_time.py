@@ -363,9 +363,11 @@ def test_a_plan_on_the_command_line(desk: Desk) -> None:
     assert "take fednag gamma=0.9 with tau 8" in out
     assert "silos-wan is synthetic" in out
     assert "fedavg does not reach it at any tau in 60 iterations" in out
-    assert Path("runs/p/plan-silos-wan.png").read_bytes().startswith(b"\x89PNG")
-    report = json.loads(Path("runs/p/plan-silos-wan.json").read_text())
+    assert Path("runs/p-plan/plan-silos-wan.png").read_bytes().startswith(b"\x89PNG")
+    report = json.loads(Path("runs/p-plan/plan-silos-wan.json").read_text())
     assert len(report["points"]) == 6
+    assert not Path("runs/p").exists()  # that is for full runs of the experiment
+    assert len(find_runs([Path("runs/p-plan")])) == 6
     nothing = desk.works(
         "time", "plan", "e.toml", *words[:2], "--target", "1", *words[4:], *methods
     )

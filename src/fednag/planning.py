@@ -27,7 +27,7 @@ EVERY = 10  # iterations between evaluations, or a round if that is longer
 
 # Small enough to be planned in a minute or two: the embedded digits.
 DIGITS: dict[str, Any] = {
-    "name": "plan",
+    "name": "digits",
     "data": {"name": "digits"},
     "model": {"name": "cnn"},
     "training": {"iterations": 1000, "batch": 32},
@@ -121,7 +121,8 @@ def plan(
     """Run every method at every tau and momentum until ``target``, and time it on ``fleet``.
 
     ``experiment`` is an experiment file's tables (the embedded digits without one). Runs are kept
-    in ``out`` and used again: another fleet, or more replays, train nothing anew.
+    in ``out``/NAME-plan, apart from the experiment's own because they stop at the target, and used
+    again: another fleet, or more replays, train nothing anew.
 
     >>> import tempfile
     >>> from fednag.planning import plan
@@ -206,6 +207,7 @@ def candidates(
             changes: dict[str, Any] = {
                 "algorithm.name": name,
                 "training.tau": tau,
+                "name": plan_name(raw),
                 "evaluation.every": max(1, round(EVERY / tau)),
                 "stop.accuracy": target,
             }
@@ -219,6 +221,17 @@ def candidates(
                 parsed = parse(varied | {"seed": seed}, "plan")
                 found.append((f"{method} tau={tau}", method, tau, parsed))
     return found
+
+
+def plan_name(experiment: Mapping[str, Any]) -> Any:
+    """What a plan's runs are called: they stop early, and are not to be ranked beside full ones.
+
+    >>> from fednag.planning import plan_name
+    >>> plan_name({"name": "risk"})
+    'risk-plan'
+    """
+    name = experiment.get("name", "run")
+    return f"{name[:95]}-plan" if isinstance(name, str) and name else name
 
 
 def _variants(methods: Sequence[str], gammas: Sequence[float]) -> list[tuple[str, float | None]]:

@@ -55,8 +55,8 @@ def time_plan(
 ) -> None:
     """Recommend the tau and method that reach a target soonest on a fleet, with the curve.
 
-    Runs are made, or used again if they are in --out: another fleet trains nothing anew. Without
-    --algorithms and a file that has some, fednag, fedmom and fedavg are tried.
+    Runs are made in OUT/NAME-plan, or used again if they are there: another fleet trains nothing
+    anew. Without --algorithms and a file that has some, fednag, fedmom and fedavg are tried.
 
     Example: fednag time plan --fleet silos-wan --target 0.95 --taus 1,5,10,20,40,80 --gammas 0.9
     """
@@ -65,7 +65,7 @@ def time_plan(
     from fednag.clock.fleet import load_fleet
     from fednag.config import assignments, override, read, value
     from fednag.interrupts import Interrupted, Watch
-    from fednag.planning import DIGITS, METHODS, candidates, plan
+    from fednag.planning import DIGITS, METHODS, candidates, plan, plan_name
     from fednag.terminal import RunsProgress
 
     one_voice(quiet, verbose)
@@ -109,7 +109,7 @@ def time_plan(
     workers = max(run.workload.workers for run in advice.runs)
     said = [*notes_on(where, workers), *remarks(_merged(advice.runs), where)]
     report = _report(advice)
-    written = _write(advice, report, out / str(raw.get("name", "run")))
+    written = _write(advice, report, out / plan_name(raw))
     if json:
         print_json({**report, "notes": said, "files": [str(path) for path in written]})
     else:
