@@ -10,6 +10,7 @@ from typing import Any
 
 from fednag.algorithms import ALGORITHMS
 from fednag.api import Started, run_all
+from fednag.clock.durations import duration
 from fednag.clock.fleet import Fleet, load_fleet
 from fednag.clock.runs import TimedRun, read_run
 from fednag.clock.summary import Row, replay_runs, times_to_target
@@ -70,8 +71,8 @@ class Advice:
         if best is None:
             return [f"nothing reached accuracy {self.target:g}: raise T, or lower the target"]
         said = [
-            f"take {best.method} with tau {best.tau}: {best.row.seconds:.4g} s expected to "
-            f"accuracy {self.target:g} on {self.fleet.title}"
+            f"take {best.method} with tau {best.tau}: {duration(best.row.seconds or 0.0)} expected "
+            f"to accuracy {self.target:g} on {self.fleet.title}"
         ]
         taus = sorted({point.tau for point in self.points})
         if len(taus) > 1 and best.tau in (taus[0], taus[-1]):
@@ -85,7 +86,7 @@ class Advice:
             later = (second.row.seconds or 0.0) - (best.row.seconds or 0.0)
             close = "; that is within one deviation" if later < spread else ""
             said.append(
-                f"next is {second.method} with tau {second.tau}, {later:.4g} s later{close}"
+                f"next is {second.method} with tau {second.tau}, {duration(later)} later{close}"
             )
         for method in dict.fromkeys(point.method for point in self.points):
             own = [point for point in self.points if point.method == method]

@@ -19,7 +19,7 @@ from fednag.cli.common import (
     print_json,
 )
 from fednag.cli.options import Algorithms, Fleet, Json, Out, Quiet, Replays, Seeds, Set, Verbose
-from fednag.cli.timetables import seconds_text
+from fednag.cli.timetables import time_text
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -143,17 +143,18 @@ def _report(advice: Advice) -> dict[str, Any]:
 def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
     from rich.table import Table
 
+    from fednag.clock.durations import duration
     from fednag.terminal import notes, paths
 
     terminal, best, fleet = console(), advice.best, advice.fleet
     table = Table(
-        title=f"expected seconds to accuracy {advice.target:g} on {fleet.title}",
+        title=f"expected time to accuracy {advice.target:g} on {fleet.title}",
         title_justify="left",
     )
     table.add_column("method", no_wrap=True)
-    for heading in ("tau", "seconds", "iterations", "rounds", "seconds a round"):
+    for heading in ("tau", "time", "iterations", "rounds", "a round"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("remark")
     for point in advice.points:
         row = point.row
         own = advice.best_of(point.method)
@@ -164,10 +165,10 @@ def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
         table.add_row(
             point.method,
             str(point.tau),
-            seconds_text(row.seconds, row.deviation),
+            time_text(row.seconds, row.deviation),
             "-" if row.iterations is None else f"{row.iterations:,.0f}",
             "-" if row.rounds is None else f"{row.rounds:,.1f}",
-            f"{row.per_round:,.4g}",
+            duration(row.per_round),
             remark,
             style="bold" if point is best else "red" if row.seconds is None else None,
         )
