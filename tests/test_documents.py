@@ -223,3 +223,13 @@ def test_example_files_are_valid() -> None:
         raw = read(path)
         for _, table in methods(raw, [] if "algorithms" in raw else ["fednag"]):
             parse(table, str(path))
+
+
+def test_plans_are_documented_with_one_spelling() -> None:
+    """Lists have plural names; `--tau` and `--gamma` are kept for those who typed them before."""
+    root = Path(__file__).parents[1]
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    lines = [line for page in pages for line in page.read_text().splitlines()]
+    planned = [line for line in lines if "fednag time plan " in line]
+    assert len(planned) > 2
+    assert not [line for line in planned if "--tau " in line or "--gamma " in line]

@@ -291,7 +291,7 @@ def test_numbers_are_those_of_the_files(fednag: Caller) -> None:
     assert {part["label"] for part in replay["parts"]} == set(seconds)
     assert any("compute is scaled by operations" in note for note in replay["notes"])
     plan = called("time plan", fednag, "--json").document
-    kept = json.loads(Path("runs/tiny/plan-lan.json").read_text(), parse_constant=pytest.fail)
+    kept = json.loads(Path("runs/tiny-plan/plan-lan.json").read_text(), parse_constant=pytest.fail)
     assert {key: plan[key] for key in kept} == kept
     assert {point["method"] for point in plan["points"]} == {"fednag", "fedmom", "fedavg"}
     assert plan["best"] in plan["points"]

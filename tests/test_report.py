@@ -144,6 +144,28 @@ def test_the_sentence_says_when_seeds_do_not_bear_it_out() -> None:
     )
 
 
+def test_those_of_the_same_value_are_level() -> None:
+    alike = [sheet("a", 0, 0.1, 0.5), sheet("b", 0, 0.1, 0.5), sheet("c", 0, 0.1, 0.4)]
+    words = sentence(alike, ranked([s.curve for s in alike]), None)
+    assert "a and b are level: both end at 50.00 % test accuracy" in words
+    assert "does best" not in words
+
+
+def test_splits_are_in_the_order_of_seeds() -> None:
+    dealt = [replace(sheet("a", n, 0.1, 0.5), info={"held": [[n, 1]]}) for n in (1, 0, 2)]
+    titles = [split["title"] for split in document(dealt)["splits"]]
+    assert [title[-1] for title in titles] == ["0", "1", "2"]
+
+
+def test_runs_that_stopped_at_a_target_are_pointed_out() -> None:
+    one, other = sheet("a", 0, 0.1, 0.5), sheet("b", 0, 0.1, 0.4, 0.5)
+    ended = "accuracy 0.5 reached at iteration 1"
+    early = replace(one, curve=replace(one.curve, ended=ended))
+    assert caveats([one, other]) == []
+    assert "1 of 2 runs stopped when they reached their target" in caveats([early, other])[0]
+    assert caveats([early, replace(early, curve=replace(early.curve, label="b"))]) == []
+
+
 def test_a_run_that_goes_on_has_not_ended() -> None:
     over = sheet("a", 0, 0.1, 0.5)
     rows = ranked([over.curve])

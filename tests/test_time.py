@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -12,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import fednag
 from fednag import cli
+from fednag.cli.timetables import parts_table, reductions_table, times_table
 from fednag.clock import (
+    Part,
+    Row,
     common_target,
     load_fleet,
     read_run,
@@ -107,6 +112,49 @@ def test_a_replay_of_runs(desk: Desk, runs: Path) -> None:
     assert rows["fednag"]["runs"] == 2
     assert 0 < rows["fednag"]["seconds"] < rows["fedavg"]["seconds"]
     assert Path("o/time-paper-edge.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_overhead_of_short_iterations_is_pointed_out(desk: Desk, runs: Path) -> None:
+    words = "the overhead of an iteration is not counted; `fednag time record` measures it"
+    quick = desk.works("time", str(runs), "--fleet", "lan", "--replays", "1", "--out", "o")
+    assert words in " ".join(quick.split())
+    slow = ("--flops", "1e9")  # of a sample: iterations of a second or so
+    out = desk.works("time", str(runs), "--fleet", "lan", "--replays", "1", "--out", "o", *slow)
+    assert words not in " ".join(out.split())
+
+
+def row(label: str, seconds: float | None, per_round: float = 8.737e-06) -> Row:
+    return Row(label, 1, int(seconds is not None), seconds, None, 5, 1, 0.5, per_round, 2000, 1000)
+
+
+def drawn(table: Any) -> str:
+    terminal = Console(width=160, file=io.StringIO())
+    terminal.print(table)
+    return terminal.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_tables_of_times_leave_nothing_to_guess() -> None:
+    rows = [row("fast", 0.5), row("slow", 1.0), row("lost", None)]
+    lan = load_fleet("lan")
+    whole, some = (drawn(times_table(n, "accuracy 0.9", lan, 1)) for n in (rows[:2], rows))
+    assert "8.737 µs" in whole
+    assert "500 ms" in whole
+    assert "a worker" in whole
+    assert "and round" in whole
+    assert "target" not in whole  # a column that would be empty
+    assert "never; best 0.5" in some
+    saved = [line.split("│")[1:-1] for line in drawn(reductions_table(rows)).splitlines()]
+    cells = [[cell.strip() for cell in line] for line in saved if line]
+    assert cells == [
+        ["fast", "-", "50.0%", "-"],
+        ["slow", "-100.0%", "-", "-"],
+        ["lost", "-", "-", "-"],
+    ]
+    parts = drawn(parts_table([Part("fast", "0 phone", 1.7e-05, 0.002, 0.0, 3.0)]))
+    assert "17 µs" in parts
+    assert "2 ms" in parts
+    assert "0 s" in parts
+    assert "3 s" in parts
 
 
 def test_the_replay_is_that_of_the_records(runs: Path) -> None:
@@ -359,13 +407,15 @@ def test_a_plan_on_the_command_line(desk: Desk) -> None:
     words = ("--fleet", "silos-wan", "--target", "0.9", "--taus", "2,8", "--gammas", "0.5,0.9")
     methods = ("--algorithms", "fednag,fedavg", "--iterations", "60", "-q")
     out = desk.works("time", "plan", "e.toml", *words, *methods)
-    assert "expected seconds to accuracy 0.9 on silos-wan (synthetic)" in out
+    assert "expected time to accuracy 0.9 on silos-wan (synthetic)" in out
     assert "take fednag gamma=0.9 with tau 8" in out
     assert "silos-wan is synthetic" in out
     assert "fedavg does not reach it at any tau in 60 iterations" in out
-    assert Path("runs/p/plan-silos-wan.png").read_bytes().startswith(b"\x89PNG")
-    report = json.loads(Path("runs/p/plan-silos-wan.json").read_text())
+    assert Path("runs/p-plan/plan-silos-wan.png").read_bytes().startswith(b"\x89PNG")
+    report = json.loads(Path("runs/p-plan/plan-silos-wan.json").read_text())
     assert len(report["points"]) == 6
+    assert not Path("runs/p").exists()  # that is for full runs of the experiment
+    assert len(find_runs([Path("runs/p-plan")])) == 6
     nothing = desk.works(
         "time", "plan", "e.toml", *words[:2], "--target", "1", *words[4:], *methods
     )

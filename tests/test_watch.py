@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from browser import Browser, program
 from fednag.errors import FednagError
@@ -24,7 +26,7 @@ from fednag.records import Record, RunFolder
 from fednag.report.sheets import Sheet
 from fednag.report.tables import Curve
 from fednag.watch.follow import Follower, pace, seconds_left
-from fednag.watch.screen import plain_line, sparkline, time_text
+from fednag.watch.screen import plain_line, screen, sparkline, time_text
 from fednag.watch.serve import Server
 
 LONG = """
@@ -279,3 +281,17 @@ def test_the_server_waits_for_runs_and_sleeps_when_nothing_changes(tmp_path: Pat
         assert server.server_address[0] == "127.0.0.1"
         with pytest.raises(FednagError, match="cannot listen there"):
             Server(Follower(tmp_path), server.server_port)
+
+
+def test_rows_of_several_experiments_are_told_apart(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        run = made(tmp_path / name)
+        run.config_file.write_text(f'name = "exp-{name}"\n' + run.config_file.read_text())
+    for width in (80, 160):
+        terminal = Console(width=width, file=io.StringIO())
+        terminal.print(screen(Follower(tmp_path).look(), "runs", width=width))
+        text = terminal.file.getvalue()  # type: ignore[attr-defined]
+        assert "exp-on" in text
+        assert "exp-ot" in text
+    terminal.print(screen(Follower(tmp_path / "one").look(), "runs"))
+    assert terminal.file.getvalue().count("experiment") == 1  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from typing import Any
 
 from fednag.algorithms import ALGORITHMS
 from fednag.api import Started, run_all
+from fednag.clock.durations import duration
 from fednag.clock.fleet import Fleet, load_fleet
 from fednag.clock.runs import TimedRun, read_run
 from fednag.clock.summary import Row, replay_runs, times_to_target
@@ -27,7 +28,7 @@ EVERY = 10  # iterations between evaluations, or a round if that is longer
 
 # Small enough to be planned in a minute or two: the embedded digits.
 DIGITS: dict[str, Any] = {
-    "name": "plan",
+    "name": "digits",
     "data": {"name": "digits"},
     "model": {"name": "cnn"},
     "training": {"iterations": 1000, "batch": 32},
@@ -70,8 +71,8 @@ class Advice:
         if best is None:
             return [f"nothing reached accuracy {self.target:g}: raise T, or lower the target"]
         said = [
-            f"take {best.method} with tau {best.tau}: {best.row.seconds:.4g} s expected to "
-            f"accuracy {self.target:g} on {self.fleet.title}"
+            f"take {best.method} with tau {best.tau}: {duration(best.row.seconds or 0.0)} expected "
+            f"to accuracy {self.target:g} on {self.fleet.title}"
         ]
         taus = sorted({point.tau for point in self.points})
         if len(taus) > 1 and best.tau in (taus[0], taus[-1]):
@@ -85,7 +86,7 @@ class Advice:
             later = (second.row.seconds or 0.0) - (best.row.seconds or 0.0)
             close = "; that is within one deviation" if later < spread else ""
             said.append(
-                f"next is {second.method} with tau {second.tau}, {later:.4g} s later{close}"
+                f"next is {second.method} with tau {second.tau}, {duration(later)} later{close}"
             )
         for method in dict.fromkeys(point.method for point in self.points):
             own = [point for point in self.points if point.method == method]
@@ -121,7 +122,8 @@ def plan(
     """Run every method at every tau and momentum until ``target``, and time it on ``fleet``.
 
     ``experiment`` is an experiment file's tables (the embedded digits without one). Runs are kept
-    in ``out`` and used again: another fleet, or more replays, train nothing anew.
+    in ``out``/NAME-plan, apart from the experiment's own because they stop at the target, and used
+    again: another fleet, or more replays, train nothing anew.
 
     >>> import tempfile
     >>> from fednag.planning import plan
@@ -206,6 +208,7 @@ def candidates(
             changes: dict[str, Any] = {
                 "algorithm.name": name,
                 "training.tau": tau,
+                "name": plan_name(raw),
                 "evaluation.every": max(1, round(EVERY / tau)),
                 "stop.accuracy": target,
             }
@@ -219,6 +222,17 @@ def candidates(
                 parsed = parse(varied | {"seed": seed}, "plan")
                 found.append((f"{method} tau={tau}", method, tau, parsed))
     return found
+
+
+def plan_name(experiment: Mapping[str, Any]) -> Any:
+    """What a plan's runs are called: they stop early, and are not to be ranked beside full ones.
+
+    >>> from fednag.planning import plan_name
+    >>> plan_name({"name": "risk"})
+    'risk-plan'
+    """
+    name = experiment.get("name", "run")
+    return f"{name[:95]}-plan" if isinstance(name, str) and name else name
 
 
 def _variants(methods: Sequence[str], gammas: Sequence[float]) -> list[tuple[str, float | None]]:

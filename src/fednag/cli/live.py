@@ -57,7 +57,8 @@ def _once(follower: Follower, json: bool) -> None:
     if json:
         print_json({"runs": [as_data(sheet) for sheet in look.sheets], "failed": look.failed})
     else:
-        console().print(screen(look, str(follower.root), most=1000))
+        terminal = console()
+        terminal.print(screen(look, str(follower.root), most=1000, width=terminal.width))
 
 
 def _screen(follower: Follower, interval: float) -> None:
@@ -69,7 +70,8 @@ def _screen(follower: Follower, interval: float) -> None:
     root = str(follower.root)
 
     def drawn() -> object:
-        return screen(follower.look(), root, most=max(3, terminal.height - 8))
+        most = max(3, terminal.height - 8)
+        return screen(follower.look(), root, most, terminal.width)
 
     with Live(drawn(), console=terminal, auto_refresh=False) as live:  # type: ignore[arg-type]
         while True:

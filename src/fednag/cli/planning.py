@@ -19,7 +19,7 @@ from fednag.cli.common import (
     usable,
 )
 from fednag.cli.options import Algorithms, Fleet, Json, Out, Quiet, Replays, Seeds, Set, Verbose
-from fednag.cli.timetables import seconds_text
+from fednag.cli.timetables import time_text
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def time_plan(
 ) -> None:
     """Recommend the tau and method that reach a target soonest on a fleet, with the curve.
 
-    Runs are made, or used again if they are in --out: another fleet trains nothing anew. Without
-    --algorithms and a file that has some, fednag, fedmom and fedavg are tried.
+    Runs are made in OUT/NAME-plan, or used again if they are there: another fleet trains nothing
+    anew. Without --algorithms and a file that has some, fednag, fedmom and fedavg are tried.
 
     Example: fednag time plan --fleet silos-wan --target 0.95 --taus 1,5,10,20,40,80 --gammas 0.9
     """
@@ -65,7 +65,7 @@ def time_plan(
     from fednag.clock.fleet import load_fleet
     from fednag.config import assignments, override, read, value
     from fednag.interrupts import Interrupted, Watch
-    from fednag.planning import DIGITS, METHODS, candidates, plan
+    from fednag.planning import DIGITS, METHODS, candidates, plan, plan_name
     from fednag.terminal import RunsProgress
 
     one_voice(quiet, verbose)
@@ -109,7 +109,7 @@ def time_plan(
     workers = max(run.workload.workers for run in advice.runs)
     said = [*notes_on(where, workers), *remarks(_merged(advice.runs), where)]
     report = _report(advice)
-    written = _write(advice, report, out / str(raw.get("name", "run")))
+    written = _write(advice, report, out / plan_name(raw))
     if json:
         print_json({**report, "notes": said, "files": [str(path) for path in written]})
     else:
@@ -143,17 +143,18 @@ def _report(advice: Advice) -> dict[str, Any]:
 def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
     from rich.table import Table
 
+    from fednag.clock.durations import duration
     from fednag.terminal import notes, paths
 
     terminal, best, fleet = console(), advice.best, advice.fleet
     table = Table(
-        title=f"expected seconds to accuracy {advice.target:g} on {fleet.title}",
+        title=f"expected time to accuracy {advice.target:g} on {fleet.title}",
         title_justify="left",
     )
     table.add_column("method", no_wrap=True)
-    for heading in ("tau", "seconds", "iterations", "rounds", "seconds a round"):
+    for heading in ("tau", "time", "iterations", "rounds", "a round"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("remark")
     for point in advice.points:
         row = point.row
         own = advice.best_of(point.method)
@@ -164,10 +165,10 @@ def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
         table.add_row(
             point.method,
             str(point.tau),
-            seconds_text(row.seconds, row.deviation),
+            time_text(row.seconds, row.deviation),
             "-" if row.iterations is None else f"{row.iterations:,.0f}",
             "-" if row.rounds is None else f"{row.rounds:,.1f}",
-            f"{row.per_round:,.4g}",
+            duration(row.per_round),
             remark,
             style="bold" if point is best else "red" if row.seconds is None else None,
         )

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from fednag.clock.fleet import Fleet
     from fednag.clock.runs import TimedRun
     from fednag.clock.summary import Part, Row, Timed
+    from fednag.clock.workload import Workload
     from fednag.targets import Target
 
+SHORT = 1e-3  # seconds of an iteration in which its overhead may well be the larger part
 MOST_SHOWN = 6  # methods whose devices are tabulated and drawn
 
 
@@ -155,6 +157,8 @@ def _read(folders: list[Any], flops: float | None, failed: list[str]) -> list[Ti
 
 def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
     """What a reader of the times must know."""
+    from fednag.clock.durations import duration
+
     notes = []
     loads = {run.label: run.workload for run in runs}
     counted = sorted({f"{w.gradients * w.width(0) * w.flops:.3g}" for w in loads.values()})
@@ -163,6 +167,12 @@ def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
         f"compute is scaled by operations: {' or '.join(counted)} FLOP a local iteration, devices "
         f"given by {'; '.join(references)}"
     )
+    shortest = min((s for w in loads.values() for s in _stated(w, fleet)), default=1.0)
+    if shortest < SHORT:
+        notes.append(
+            f"computing here is by operations alone, {duration(shortest, digits=2)} an iteration: "
+            "the overhead of an iteration is not counted; `fednag time record` measures it"
+        )
     for label, load in loads.items():
         if load.pooled:
             notes.append(
@@ -183,6 +193,16 @@ def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
     if stopped:
         notes.append(f"{', '.join(dict.fromkeys(stopped))}: not over yet; timed as far as it came")
     return [*notes, *(f"{run.label}: {note}" for run in runs for note in run.notes)]
+
+
+def _stated(load: Workload, fleet: Fleet) -> list[float]:
+    """Seconds of an iteration on each device of which operations a second are all that is known."""
+    speeds = [(worker, fleet.device(worker).compute) for worker in range(load.workers)]
+    return [
+        speed.times.mean * load.iteration_flops(worker) / speed.flops
+        for worker, speed in speeds
+        if speed.stated
+    ]
 
 
 def _report(

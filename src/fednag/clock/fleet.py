@@ -30,6 +30,7 @@ class Compute:
     times: Times
     flops: float  # of a reference iteration
     reference: str
+    stated: bool = False  # operations a second, not an iteration that somebody timed
 
     def draw(self, rng: np.random.Generator, count: int, flops: float, start: int) -> float:
         """Seconds for ``count`` iterations of ``flops`` each."""
@@ -170,7 +171,7 @@ def _compute(found: Description, table: DeviceTable, sampling: str) -> Compute:
     if table.gflops is not None:
         # Any number of operations serves as the reference: time is in proportion to them.
         stated = Lognormal(1.0, table.spread or 0.0)
-        return Compute(stated, table.gflops * 1e9, f"{table.gflops:g} GFLOP/s")
+        return Compute(stated, table.gflops * 1e9, f"{table.gflops:g} GFLOP/s", stated=True)
     assert table.reference is not None
     of = reference_of(table.reference)
     words = f"{of.model}{' on ' + of.data if of.data else ''}, batch {of.batch}"

@@ -169,7 +169,7 @@ def _quantiles(losses: Sequence[Sequence[float]]) -> tuple[list[str], list[list[
 def _splits(sheets: Sequence[Sheet]) -> list[dict[str, Any]]:
     """Who held what, for each split that differs; seeds that deal anew are shown once each."""
     found: dict[str, dict[str, Any]] = {}
-    for sheet in sheets:
+    for sheet in sorted(sheets, key=lambda s: s.curve.seed):
         counts = sheet.info.get("held")
         if not isinstance(counts, list) or not _is_table(counts):
             continue

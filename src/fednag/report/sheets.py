@@ -124,6 +124,12 @@ def caveats(sheets: Sequence[Sheet]) -> list[str]:
         )
     if unfinished := [s for s in sheets if s.running or s.curve.ended == "interrupted"]:
         notes.append(f"{len(unfinished)} of {len(sheets)} runs are not over yet")
+    stopped = [s for s in sheets if " reached at iteration " in s.curve.ended]
+    if stopped and len({s.curve.records[-1].iteration for s in sheets if s.curve.records}) > 1:
+        notes.append(
+            f"{len(stopped)} of {len(sheets)} runs stopped when they reached their target: final "
+            "values are of different iterations; compare iterations to the target"
+        )
     return notes
 
 

@@ -15,12 +15,18 @@ def sentence(sheets: Sequence[Sheet], rows: Sequence[Row], target: Target | None
     verb = "stands at" if any(_goes_on(s) for s in by_label(sheets)[best.label]) else "ends at"
     if len(rows) == 1:
         return f"{_setting(sheets, rows)}, {best.label} {_result(best, verb)}."
-    parts = [f"{_setting(sheets, rows)}, {best.label} does best: it {_result(best, verb)}"]
     rival = next((row for row in rows[1:] if not row.diverged), None)
-    if rival and not best.diverged:
+    level = [row.label for row in rows if not row.diverged and _level(best, row)]
+    if len(level) > 1:
+        each = "both" if len(level) == 2 else "all"
+        result = _result(best, verb.replace("s at", " at"))
+        parts = [f"{_setting(sheets, rows)}, {_listed(level)} are level: {each} {result}"]
+    else:
+        parts = [f"{_setting(sheets, rows)}, {best.label} does best: it {_result(best, verb)}"]
+    if rival and not best.diverged and len(level) < 2:
         parts.append(_lead(best, rival))
     text = ", ".join(parts) + "."
-    text += _sooner(best, rows, target)
+    text += _sooner(best, rows, target, best.label if len(level) > 1 else "It")
     lost = [row.label for row in rows if row.diverged]
     if lost:
         text += f" {_listed(lost)} diverged."
@@ -56,6 +62,15 @@ def _result(row: Row, verb: str) -> str:
     return "diverged"
 
 
+def _level(one: Row, other: Row) -> bool:
+    """Whether what they are ranked by is the same."""
+    if one.final_accuracy is not None and other.final_accuracy is not None:
+        return one.final_accuracy.mean == other.final_accuracy.mean
+    if one.final_loss is not None and other.final_loss is not None:
+        return one.final_loss.mean == other.final_loss.mean
+    return False
+
+
 def _lead(best: Row, rival: Row) -> str:
     one, other = best.final_accuracy, rival.final_accuracy
     if one is not None and other is not None:
@@ -67,8 +82,8 @@ def _lead(best: Row, rival: Row) -> str:
         spread = (one.deviation or 0) + (other.deviation or 0)
     else:
         return f"ahead of {rival.label}"
-    ahead = "level with" if gap == 0 else f"{gap:.3g} {unit} ahead of"
-    if unit == "less loss" and gap:
+    ahead = f"{gap:.3g} {unit} ahead of"
+    if unit == "less loss":
         ahead = f"a loss {gap:.3g} below that of"
     if one.deviation is None or other.deviation is None:
         return f"{ahead} {rival.label} (one seed: chance is not ruled out)"
@@ -76,11 +91,11 @@ def _lead(best: Row, rival: Row) -> str:
     return f"{ahead} {rival.label}{within}"
 
 
-def _sooner(best: Row, rows: Sequence[Row], target: Target | None) -> str:
+def _sooner(best: Row, rows: Sequence[Row], target: Target | None, who: str) -> str:
     if target is None or best.iterations_to is None:
         return ""
     others = [r for r in rows[1:] if r.iterations_to is not None and r.reached == r.runs]
-    text = f" It reaches {target} after {best.iterations_to.mean:,.0f} iterations"
+    text = f" {who} reaches {target} after {best.iterations_to.mean:,.0f} iterations"
     if others and best.iterations_to.mean > 0:
         slowest = max(others, key=lambda r: r.iterations_to.mean if r.iterations_to else 0)
         assert slowest.iterations_to is not None

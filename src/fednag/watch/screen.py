@@ -16,6 +16,13 @@ from fednag.watch.follow import Look, pace, seconds_left
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 16
+HEADINGS = (
+    *("experiment", "run", "seed", "state", "progress", "round"),
+    *("loss", "", "accuracy", "", "rounds/s", "left"),
+)
+RIGHT = ("seed", "round", "loss", "accuracy", "rounds/s", "left")
+BULKY = (4, 7, 9, 10)  # the bar, the curves and the pace
+WIDE = 130  # columns that hold all of it
 STYLES = {"running": "cyan", "finished": "green", "diverged": "red", "interrupted": "yellow"}
 
 
@@ -47,21 +54,31 @@ def time_text(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
-def screen(look: Look, root: str, most: int = 30) -> RenderableType:
-    """The table of runs, and what cannot be read."""
+def screen(look: Look, root: str, most: int = 30, width: int = 200) -> RenderableType:
+    """The table of runs, and what cannot be read; on a narrow terminal without bars and curves."""
     if not look.sheets and not look.failed:
         return Text(f"no runs in {root} yet; waiting (Ctrl-C leaves)")
     over = len(look.sheets) - look.running
     table = Table(
         title=f"{root}: {look.running} running, {over} over", title_justify="left", expand=False
     )
-    for heading in ("run", "seed", "state", "progress", "round", "loss", "", "accuracy", ""):
-        right = heading in ("seed", "round", "loss", "accuracy")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=heading != "run")
-    table.add_column("rounds/s", justify="right", no_wrap=True)
-    table.add_column("left", justify="right", no_wrap=True)
-    for sheet in look.sheets[:most]:
-        table.add_row(*_line(sheet))
+    names = [str(sheet.config.get("name") or "-") for sheet in look.sheets]
+    several = len(set(names)) > 1
+    shown = [
+        i for i in range(len(HEADINGS)) if (i or several) and (width >= WIDE or i not in BULKY)
+    ]
+    for i in shown:
+        right = HEADINGS[i] in RIGHT
+        wraps = HEADINGS[i] in ("experiment", "run")
+        table.add_column(
+            HEADINGS[i],
+            justify="right" if right else "left",
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
+        )
+    for name, sheet in zip(names[:most], look.sheets[:most], strict=True):
+        line = [Text(name), *_line(sheet)]
+        table.add_row(*(line[i] for i in shown))
     parts: list[RenderableType] = [table]
     if len(look.sheets) > most:
         parts.append(Text(f"… and {len(look.sheets) - most} more", style="dim"))

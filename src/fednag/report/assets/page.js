@@ -140,11 +140,13 @@
       picture.append(
         shape("text", { x: (left + width - right) / 2, y: height - 7, "text-anchor": "middle", class: "axis-title" }, spec.across[across]),
         shape("text", { transform: `translate(12 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle", class: "axis-title" }, spec.title + (log ? " (log)" : "")));
-      if (spec.level !== null && spec.level !== undefined && spec.level >= y0 && spec.level <= y1) picture.append(
-        shape("line", { x1: left, x2: width - right, y1: Y(spec.level), y2: Y(spec.level), stroke: "var(--soft)", "stroke-dasharray": "2 4" }),
-        shape("text", { x: left + 5, y: Y(spec.level) - 5, class: "cell-label" }, `target ${doc.target}`));
+      const level = spec.level !== null && spec.level !== undefined && spec.level >= y0 && spec.level <= y1;
+      if (level) picture.append(
+        shape("line", { x1: left, x2: width - right, y1: Y(spec.level), y2: Y(spec.level), stroke: "var(--soft)", "stroke-dasharray": "2 4" }));
       for (const track of shownTracks) if (track.columns[across]) band(track, X, Y, y0);
       for (const track of lines) stroke(track, X, Y, width - left - right, lines.indexOf(track), lines.length);
+      // After the curves, with a halo: it is read where they cross it.
+      if (level) picture.append(shape("text", { x: left + 5, y: Y(spec.level) - 5, class: "level-label" }, `target ${doc.target}`));
       interact(width, height, left, right, top, bottom, X, Y, x0, x1, lines);
       if (cursor !== null) point(cursor, false);
     }
