@@ -110,6 +110,7 @@ REFUSED = [
     (("run", "tiny.toml", "--sett", "a=1"), "--sett"),
     (("comapre",), "Did you mean 'compare'?"),
     (("compare", "tiny.toml"), "tiny.toml: no methods to compare; give --algorithms"),
+    ((*COMPARE, "damped:FedNAGDamped"), "; methods of your own run from Python"),
     ((*COMPARE, "fednag,fedavgg"), "no algorithm 'fedavgg' (did you mean fedavg?)"),
     ((*COMPARE, "fednag,fednag"), "fednag is there twice"),
     ((*COMPARE, "fednag", "--seeds", "1,x"), "--seeds 1,x: write different whole numbers"),
@@ -233,6 +234,26 @@ def test_compare_runs_every_method_and_seed(desk: Desk) -> None:
     shown = desk.fednag("show", "runs")
     assert shown.code == 0
     assert "2 methods in 4 runs, best first" in shown.out
+
+
+def test_piped_a_run_is_heard_of_at_once(desk: Desk) -> None:
+    seldom = ("--set", "evaluation.every=2", "--set", "training.iterations=6")
+    lines = desk.fednag("run", "tiny.toml", *seldom).out.splitlines()
+    assert lines[0] == "fednag: 4 workers, 3 rounds"
+    assert lines[1].startswith("fednag: round 1/3, ")  # not evaluated
+    assert lines[2].startswith("fednag: round 3/3, loss ")
+    lines = desk.fednag(*COMPARE, "csgd", "-q").out.splitlines()
+    assert not any("round" in line for line in lines)
+    lines = desk.fednag(*COMPARE, "csgd").out.splitlines()
+    assert lines[0] == "csgd: 1 worker, 2 rounds"
+
+
+def test_several_seeds_are_named(desk: Desk) -> None:
+    out = desk.fednag(*COMPARE, "fednag", "--seeds", "0,1").out
+    for run in desk.runs():
+        name = f"fednag, seed {run.info()['seed']}"
+        assert f"{name}: round 1/2, loss" in out
+        assert f"  {run.path.relative_to(desk.folder)} ({name})" in out.splitlines()
 
 
 def test_sweep_runs_every_combination(desk: Desk) -> None:

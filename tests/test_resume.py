@@ -105,6 +105,7 @@ def test_every_method_goes_on_to_the_same_bits(
     killed(monkeypatch, 7, name, **SMALL, out=tmp_path, resume=True)
     resumed = fednag.run(name, **SMALL, out=tmp_path, resume=True)
     assert content(resumed) == content(whole)
+    assert "went on from round 6 of 8 (checkpoint)" in resumed.notes
     assert folder.records() == resumed.records
     assert folder.info()["status"] == "finished"
     assert not folder.checkpoints.exists()

@@ -189,10 +189,13 @@ def test_the_choice_is_kept_and_repeats_the_run(
     clock(monkeypatch, {1: 9.0, 2: 5.0, 3: 1.0, 6: 1.2})
     first = fednag.run(FedNAG(), **arguments, out=tmp_path / "a")
     assert first.folder is not None
+    (note,) = first.notes
+    assert note.startswith("chunk 3 chosen by timing; config.toml has it")
     kept = parse(read(first.folder / "config.toml"))
     assert (kept.engine.chunk, kept.engine.threads) == (3, 2)
     clock(monkeypatch, {})  # a second choice would fail here
     (again,) = run_all([("fednag", kept, None)], None, tmp_path / "b")
+    assert again.notes == []  # nothing was left to a timer
     assert [r.loss for r in again.records] == [r.loss for r in first.records]
     for name, value in again.final.state_dict().items():
         assert torch.equal(value, first.final.state_dict()[name])
@@ -205,3 +208,5 @@ def test_methods_that_are_compared_share_the_choice(monkeypatch: pytest.MonkeyPa
     assert turns == [2, 4] * tuning.FEWEST_TURNS  # once for all
     chunks = {run.label: run.experiment.engine.chunk for run in result.runs}
     assert chunks == {"fednag": 2, "csgd": 1, "fedavg": 2}
+    said = [run.label for run in result.runs if any("by timing" in n for n in run.notes)]
+    assert said == ["fednag"]  # once for all

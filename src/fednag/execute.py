@@ -85,6 +85,8 @@ class Execution:
             folder.records_file.touch()
             if saved:
                 self.notes += _other_versions(saved.versions)
+                went_on = f"went on from round {saved.state.round} of {self.plan.rounds}"
+                self.notes.append(f"{went_on} (checkpoint)")
             elif folder.records_file.stat().st_size:
                 self.notes.append("it had no checkpoint, and was begun again")
             records = folder.back_to(saved.mark if saved else None)

@@ -43,6 +43,7 @@ class Builder:
 
     parts: Parts = field(default_factory=Parts)
     _made: dict[str, Any] = field(default_factory=dict)
+    _told: bool = False  # that a chunk was chosen by timing: once for all runs
 
     def plan(
         self, experiment: Experiment, algorithm: Algorithm | None = None
@@ -84,6 +85,12 @@ class Builder:
             ),
         )
         notes = list(choice.notes)
+        if len(choice.seconds) > 1 and not self._told:
+            self._told = True
+            notes.append(
+                f"chunk {choice.chunk} chosen by timing; config.toml has it: run that, or set "
+                f"engine.chunk={choice.chunk}, to repeat this to the bit"
+            )
         if not algorithm.elementwise and per_round > 1 and engine.chunk != 1:
             name = type(algorithm).__name__
             notes.append(f"{name} does not say that it is elementwise: workers are computed alone")

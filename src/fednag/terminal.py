@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,8 @@ class RunsProgress:
     ) -> None:
         self.console, self.quiet, self.verbose = console, quiet, verbose
         self.live = console.is_terminal and not quiet
-        width = max(len(label) for label in labels)
+        self.seeds = len({*labels}) < len(labels)  # runs differ in seeds: these are named
+        width = max(len(label) for label in labels) + (len(", seed 10") if self.seeds else 0)
         self.progress = Progress(
             TextColumn("{task.description:<" + str(width) + "}", markup=False),
             BarColumn(bar_width=24),
@@ -68,25 +70,36 @@ class RunsProgress:
 
     def started(self, label: str, experiment: Experiment, rounds: int) -> Listener:
         task = self.waiting.popleft() if self.waiting else self._line(label)
-        self.progress.update(task, total=rounds, rounds=rounds, news="")
+        name = f"{label}, seed {experiment.seed}" if self.seeds else label
+        self.progress.update(task, description=name, total=rounds, rounds=rounds, news="")
         self.progress.start_task(task)
         spoke = time.monotonic()
+        begun: int | None = None  # the round the run stood at when it began, or went on
+        plain = not self.live and not self.quiet
+        if plain:  # at once: the first evaluation may take long
+            sizes = _count(experiment.workers, "worker"), _count(rounds, "round")
+            with suppress(OSError, SystemExit):  # nobody reads it: that must not stop training
+                self._print(f"{name}: {', '.join(sizes)}")
 
         def listen(state: State) -> None:
-            nonlocal spoke
+            nonlocal spoke, begun
+            begun = state.round if begun is None else begun
             news = news_of(state.record) if state.record else None
             self._show(task, state, news)
             waited = time.monotonic() - spoke >= QUIET_SECONDS
-            lines = not self.live and not self.quiet and (state.ended or (news and waited))
+            first = state.round == begun + 1
+            lines = plain and (state.ended or first or (news and waited))
             if lines or (self.verbose and news):
                 spoke = time.monotonic()
                 tail = "" if state.ended in (None, "finished") else f" ({state.ended})"
-                self.console.print(
-                    f"{label}: round {state.round}/{rounds}, {news}, {state.seconds:.1f} s{tail}",
-                    soft_wrap=True,
-                )
+                reached = f", {news}" if news else ""
+                words = f"round {state.round}/{rounds}{reached}, {state.seconds:.1f} s{tail}"
+                self._print(f"{name}: {words}")
 
         return listen
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, soft_wrap=True)
 
     def _show(self, task: TaskID, state: State, news: str | None) -> None:
         if state.ended and state.ended != "finished":
@@ -96,6 +109,10 @@ class RunsProgress:
             self.progress.update(task, news=news)
         if state.ended:
             self.progress.stop_task(task)
+
+
+def _count(number: int | None, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def news_of(record: Record) -> str:
@@ -148,10 +165,14 @@ def split_table(counts: Sequence[Sequence[int]], most: int = 30) -> Table:
     return table
 
 
-def paths(console: Console, written: Sequence[Path]) -> None:
+def paths(
+    console: Console, written: Sequence[Path], whose: Mapping[Path, str] | None = None
+) -> None:
+    """What was written; ``whose`` says of folders that look alike which run each holds."""
     console.print("wrote", style="bold")
     for path in written:
-        console.print(f"  {path}", soft_wrap=True, highlight=False)
+        run = f" ({whose[path]})" if whose and path in whose else ""
+        console.print(f"  {path}{run}", soft_wrap=True, highlight=False)
 
 
 def notes(console: Console, texts: Sequence[str]) -> None:

@@ -92,4 +92,6 @@ def report(
         told = {"runs": folders, "files": files, "notes": said, "failed": failed}
         print_json({"rows": [as_data(row) for row in rows], **told})
     else:
-        paths(terminal, [*written, *made])
+        several = len({run.experiment.seed for run in runs}) > 1
+        named = {r.folder: f"{r.label}, seed {r.experiment.seed}" for r in runs if r.folder}
+        paths(terminal, [*written, *made], named if several else None)

@@ -111,6 +111,12 @@ class Experiment(Section):
     def label(self) -> str:
         return str(self.algorithm["name"])
 
+    @property
+    def workers(self) -> int | None:
+        """Who trains: one where a shipped method is centralised, whatever the split."""
+        method = ALGORITHMS.get(self.label)
+        return 1 if method and method.pooled else self.split.workers
+
 
 def parse(
     raw: Mapping[str, Any], source: str = "experiment", told: Collection[str] = ()
@@ -245,9 +251,11 @@ def build_algorithm(table: Mapping[str, Any], source: str = "experiment") -> Alg
     name = table.get("name", "fednag")
     if not isinstance(name, str) or name not in ALGORITHMS:
         hint = nearest(str(name), ALGORITHMS)
+        # Someone who names a module or a class has a method of their own in mind.
+        own = "; methods of your own run from Python" if {*":."} & {*str(name)} else ""
         raise FednagError(
             f"{source}: algorithm.name: no algorithm {name!r}{hint}; "
-            f"there are {', '.join(ALGORITHMS)}"
+            f"there are {', '.join(ALGORITHMS)}{own}"
         )
     cls = ALGORITHMS[name]
     model = _checker(cls)
