@@ -164,7 +164,7 @@ def test_a_file_for_one_method_runs_another(desk: Desk) -> None:
     assert desk.fednag("run", "tiny.toml", "--set", "algorithm.name=fedavg").code == 0
     both = ("--set", "algorithm.name=fedavg", "--set", "algorithm.momentum=0.5")
     sentence = desk.refused("run", "tiny.toml", *both)
-    assert sentence == "fednag: tiny.toml: algorithm.momentum: no such key; allowed here: lr"
+    assert sentence == "fednag: --set algorithm.momentum: no such key; allowed here: lr"
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory: 4 TB")])
@@ -411,7 +411,7 @@ def test_a_real_process_fails_in_one_line(tmp_path: Path) -> None:
     out, err = running.communicate(timeout=60)
     assert running.returncode == 2
     assert out == ""
-    assert err == ("fednag: tiny.toml: training.tau: 0 is not allowed; it should be at least 1\n")
+    assert err == ("fednag: --set training.tau: 0 is not allowed; it should be at least 1\n")
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 
 
