@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 FEDNAG = Path(sys.executable).with_name("fednag")
 BATCH = 64
-CHOICES = 12  # times that auto is asked, each time in a new process
+CHOICES = 8  # times that auto is asked, each time in a new process
 PARTS = ("contests", "scans", "busy", "many", "clients", "commands")
 
 

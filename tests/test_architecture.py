@@ -14,6 +14,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "vectors": set(),
     "algorithm": {"vectors"},
     "algorithms": {"algorithm", "vectors"},
+    "contract": {"algorithm", "errors", "vectors"},
     "problems": {"errors", "vectors"},
     "records": {"errors"},
     "labels": set(),
@@ -50,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "vectors",
         "weights",
     },
-    "arguments": {"algorithm", "config", "errors", "experiment", "problems"},
+    "arguments": {"algorithm", "config", "contract", "errors", "experiment", "problems"},
     "api": {
         "algorithm",
         "arguments",

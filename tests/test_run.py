@@ -402,11 +402,53 @@ def test_wrong_arguments_get_one_sentence(call: Any, message: str) -> None:
         call()
 
 
-def test_broken_algorithms_are_told() -> None:
-    with pytest.raises(TypeError, match=r"Forgetful.step must return Vectors"):
-        fednag.run(Forgetful(), **SMALL)
-    with pytest.raises(KeyError, match="z declared in down or up"):
-        fednag.run(Undeclared(), **SMALL)
+@dataclass(frozen=True)
+class ShortUpdate(FedAvg):
+    def update(self, server: Vectors, mean: Vectors) -> Vectors:  # type: ignore[override]
+        return mean
+
+
+@dataclass(frozen=True)
+class Losing(FedNAG):
+    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+        return Vectors(w=mean.w)
+
+
+@dataclass(frozen=True)
+class Stateless(FedNAG):
+    def init(self, w: Any) -> Vectors:
+        return Vectors(w=w)
+
+
+class Undecorated(FedNAG):
+    damping: float = 0.5
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (Forgetful(), r"Forgetful.step: must return Vectors, not NoneType"),
+        (Undeclared(), r"Undeclared.step: must return z too, named in up; it gave w"),
+        (ShortUpdate(), r"ShortUpdate.update: must take \(server, mean, share\), but takes"),
+        (Losing(), r"Losing.update: must return v too, named in down; it gave w"),
+        (Stateless(), r"Stateless.init: must return v too, named in down; it gave w"),
+        (Undecorated(), r"Undecorated: damping is not .* put @dataclass\(frozen=True\) above"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_broken_algorithms_are_told_before_they_train(algorithm: Algorithm, message: str) -> None:
+    with pytest.raises(FednagError, match=message):
+        fednag.run(algorithm, **SMALL)
+
+
+def test_a_method_that_needs_more_than_two_numbers_is_left_to_its_training() -> None:
+    @dataclass(frozen=True)
+    class Picky(FedAvg):
+        def init(self, w: Any) -> Vectors:
+            assert len(w) > 10
+            return Vectors(w=w)
+
+    assert fednag.run(Picky(), **SMALL).records
 
 
 @pytest.mark.parametrize("where", ["x", "y", "test"])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fednag import contract
 from fednag.algorithm import Algorithm
 from fednag.config import CUSTOM, Experiment, describe
 from fednag.config.sentences import nearest
@@ -52,6 +53,7 @@ def table_of(method: Method) -> dict[str, Any]:
         if not is_dataclass(method):
             name = type(method).__name__
             raise FednagError(f"algorithm: put @dataclass(frozen=True) above class {name}")
+        contract.check(method)
         return describe(method)
     if isinstance(method, str):
         return {"name": method}
