@@ -53,6 +53,7 @@ def clock(
     monkeypatch.setattr(Trial, "alone", lambda trial, chunk: alone[chunk])
     monkeypatch.setattr(Trial, "round", round_of)
     monkeypatch.setattr(tuning, "PATIENCE", 0.0)
+    monkeypatch.setattr(tuning, "SHARE", 0.0)
     monkeypatch.setattr(tuning, "cores", lambda: 2)
     return turns
 
@@ -111,8 +112,32 @@ def test_who_is_clearly_behind_takes_no_more_turns(
     turns = clock(monkeypatch, alone, rounds={2: 1.3, 4: 1.0, 8: 1.05})
     monkeypatch.setattr(tuning, "PATIENCE", 60.0)
     assert choice_of(problem, 30).chunk == 4
-    assert turns.count(2) == tuning.FEWEST_TURNS
+    assert turns.count(2) == tuning.FAIR_TURNS
     assert turns.count(4) == turns.count(8) == tuning.MOST_TURNS
+
+
+def test_a_long_run_is_worth_more_turns(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fiftieth of what the run will take, within limits."""
+    now = [0.0]
+    clock(monkeypatch, {1: 9.0, 2: 0.002, 4: 0.002, 8: 9.0})
+    monkeypatch.setattr(tuning, "PATIENCE", 1.2)
+    monkeypatch.setattr(tuning, "SHARE", 0.02)
+    monkeypatch.setattr(tuning.time, "perf_counter", lambda: now[0])
+
+    def round_of(trial: Trial, chunk: int, *_: int) -> Turn:
+        now[0] += 0.1
+        return Turn(1.0, 1.0)
+
+    monkeypatch.setattr(Trial, "round", round_of)
+    monkeypatch.setattr(Trial, "__init__", lambda *_: None)
+    spent = []
+    for iterations in (10, 20_000, 10**9):  # about 0.08, 160 and 8 million seconds
+        now[0] = 0.0
+        choice_of(problem, 8, iterations=iterations)
+        spent.append(round(now[0], 1))
+    assert spent[0] == pytest.approx(1.2, abs=0.3)
+    assert spent[1] == pytest.approx(3.2, abs=0.3)
+    assert spent[2] == pytest.approx(8.0, abs=0.3)
 
 
 def test_much_slower_ends_the_search(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:

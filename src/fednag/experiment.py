@@ -80,6 +80,7 @@ class Builder:
                 owned,
                 schedule,
                 training.tau,
+                iterations=training.iterations,
                 chunk=engine.chunk,
                 threads=engine.threads,
             ),

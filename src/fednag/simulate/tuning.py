@@ -34,10 +34,12 @@ MOST_WORKERS = 256  # in a timed round; more would only repeat it
 MOST_STEPS = 20  # iterations of a timed round; fewer where workers, one by one, took longer than
 MOMENT = 0.2  # seconds; fewer still, and what a round costs besides would hide what a step costs
 BATCHES_HELD = 4  # a worker's data in a timed round: full gradients would take long over more
-FEWEST_TURNS, MOST_TURNS = 3, 40  # of every chunk that is left, and as many of them as fit in
-PATIENCE = 1.2  # seconds
-NEARLY = 1.02  # times slower: as good, and the smaller chunk is taken
-CLEARLY = 1.15  # times slower in its best turn: takes no more turns
+FEWEST_TURNS, MOST_TURNS = 3, 200  # of every chunk that is left, and as many of them as fit in
+PATIENCE, MOST_PATIENCE = 1.2, 8.0  # seconds: the more, the longer the run will take
+SHARE = 0.02  # of a run's time may go into making it faster
+FAIR_TURNS = 8  # after these, a chunk that is clearly slower takes no more
+NEARLY = 1.03  # times slower: as good, and the smaller chunk is taken
+CLEARLY = 1.15  # times slower
 FAR_OFF = 1.5  # times slower alone: takes no turn, and no larger chunk is tried
 FAR = 1.1  # times faster must fewer threads be to be preferred to all
 STRIDE = 7919  # a prime: neighbours in a batch are far from each other
@@ -70,10 +72,11 @@ def choose(
     schedule: Schedule,
     tau: int,
     *,
+    iterations: int = 0,
     chunk: int = 0,
     threads: int = 0,
 ) -> Choice:
-    """Chunk and threads for the rounds of ``schedule``, ``tau`` iterations each.
+    """Chunk and threads for ``iterations`` of ``schedule``, in rounds of ``tau`` each.
 
     0 means: choose. A model that cannot be stacked, or not even traced, runs one worker at a time,
     and a note says so; workers of a method that is not ``elementwise`` run alone too.
@@ -98,7 +101,9 @@ def choose(
     kinds = [_near(alone, kind, FAR_OFF) for kind in (shared, fewer) if kind]
     if kinds == [[only := kinds[0][0]]]:
         return Choice(only, most, seconds=alone)
-    turns = _in_turns(trial, kinds, participants, most)
+    run = iterations * participants * min(alone.values()) / most  # seconds, about
+    patience = min(max(PATIENCE, SHARE * run), MOST_PATIENCE)
+    turns = _in_turns(trial, kinds, participants, most, patience)
     seconds = {size: turn.processor for size, turn in turns.items()}
     best = [min(_near(seconds, set(kind), NEARLY)) for kind in kinds]
     fastest = min(best, key=lambda size: turns[size].wall * (1 if size in shared else FAR))
@@ -135,17 +140,19 @@ def _near(seconds: Mapping[int, float], among: Set[int], factor: float) -> list[
 
 
 def _in_turns(
-    trial: Trial, kinds: list[list[int]], participants: int, threads: int
+    trial: Trial, kinds: list[list[int]], participants: int, threads: int, patience: float
 ) -> dict[int, Turn]:
     """The best of every chunk's turns at a round; those clearly behind in their kind drop out."""
     workers = min(participants, MOST_WORKERS)
     best = {size: Turn(inf, inf) for kind in kinds for size in kind}
     began = time.perf_counter()
     for turn in range(MOST_TURNS):
-        if turn >= FEWEST_TURNS:
+        if turn >= FEWEST_TURNS and time.perf_counter() - began > patience:
+            break
+        if turn >= FAIR_TURNS:
             spent = {size: best[size].processor for size in best}
             kinds = [_near(spent, set(kind), CLEARLY) for kind in kinds]
-            if sum(map(len, kinds)) == 1 or time.perf_counter() - began > PATIENCE:
+            if sum(map(len, kinds)) == 1:
                 break
         for size in (size for kind in kinds for size in kind):
             found = trial.round(size, workers, min(threads, ceil(workers / size)))
