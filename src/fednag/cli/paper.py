@@ -224,11 +224,11 @@ def _run(
     from fednag.paper.kept import known
     from fednag.terminal import RunsProgress, notes, paths
 
-    output(out)
     if before and not (before / "records").is_dir():
         raise FednagError(f"--known {before}: no records there; give a folder such as docs/paper")
+    output(out)
     named = {figure.name: figure for figure in figures}
-    jobs = waiting(figures, scale, out, known(before, scale, named) if before else {})
+    jobs = waiting(figures, scale, out, known(before, scale) if before else {})
     terminal = console()
     told = beside(json)
     runs = len(queue(figures, scale))

@@ -154,7 +154,7 @@ def gather_all(
     figures: Mapping[str, Figure], scale: str, out: Path, place: Path, before: Path | None = None
 ) -> list[Path]:
     """Write the records of every figure that has runs, in ``out`` or kept in ``before``."""
-    kept = known(before, scale, figures) if before else {}
+    kept = known(before, scale) if before else {}
     written = []
     for figure in figures.values():
         records = gather(figure, scale, out, kept)

@@ -164,10 +164,10 @@ def load(place: Path, scale: str, figure: str) -> FigureRecords | None:
 Known = Mapping[tuple[str, str], Kept]  # runs kept before, by figure ("": any) and key
 
 
-def known(place: Path, scale: str, figures: Iterable[str]) -> Known:
+def known(place: Path, scale: str) -> Known:
     """The runs whose records are in ``place``; what one figure kept serves others too."""
     found: dict[tuple[str, str], Kept] = {}
-    for name in figures:
+    for name in sorted(path.stem for path in path_of(place, scale, "*").parent.glob("*.json")):
         records = load(place, scale, name)
         for run in (run for runs in (records.series if records else {}).values() for run in runs):
             found[name, run.key] = run
