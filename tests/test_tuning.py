@@ -202,9 +202,26 @@ def test_what_others_compute_does_not_count(problem: Problem) -> None:
     assert turn.wall * workers * slept.steps(workers) >= 0.2
     assert 0 < turn.processor * workers * slept.steps(workers) < 0.2
     assert slept.alone(2) * 2 * slept.steps(1) < 0.2
-    assert slept.steps(1) == 1  # an iteration takes as long as a moment
+    assert slept.steps(4) == 3  # all of them: they take next to nothing
     slept.step = tuning.MOMENT / 10
     assert [slept.steps(workers) for workers in (1, 5, 100)] == [3, 2, 1]
+
+
+def test_what_a_round_costs_besides_is_not_taken_for_its_iterations(problem: Problem) -> None:
+    """Else timed rounds would be cut short, and larger chunks, with fewer tasks, look better."""
+
+    class Ending(FedNAG):
+        def end(
+            self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+        ) -> tuple[Vectors, Vectors]:
+            until = time.process_time() + 0.02
+            while time.process_time() < until:
+                pass
+            return super().end(local, sent, mine, full, steps)
+
+    trial = Trial(problem, Ending(), [np.arange(20)] * 4, Schedule(0, [20] * 4, 8), 20)
+    assert trial.step < 0.02 / 5
+    assert trial.steps(4) == 20
 
 
 def test_the_choice_is_kept_and_repeats_the_run(

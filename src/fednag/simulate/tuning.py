@@ -32,13 +32,13 @@ from fednag.simulate.schedule import Indexes, Schedule
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
 MOST_WORKERS = 256  # in a timed round; more would only repeat it
 MOST_STEPS = 20  # iterations of a timed round; fewer where workers, one by one, took longer than
-MOMENT = 0.2  # seconds; fewer still, and what a round costs besides would hide what a step costs
+MOMENT = 0.5  # seconds; fewer still, and what a round costs besides would hide what a step costs
 BATCHES_HELD = 4  # a worker's data in a timed round: full gradients would take long over more
 FEWEST_TURNS, MOST_TURNS = 3, 200  # of every chunk that is left, and as many of them as fit in
 PATIENCE, MOST_PATIENCE = 1.2, 8.0  # seconds: the more, the longer the run will take
 SHARE = 0.02  # of a run's time may go into making it faster
 FAIR_TURNS = 8  # after these, a chunk that is clearly slower takes no more
-NEARLY = 1.03  # times slower: as good, and the smaller chunk is taken
+NEARLY = 1.05  # times slower: as good, and the smaller chunk is taken
 CLEARLY = 1.15  # times slower
 FAR_OFF = 1.5  # times slower alone: takes no turn, and no larger chunk is tried
 FAR = 1.1  # times faster must fewer threads be to be preferred to all
@@ -188,7 +188,9 @@ class Trial:
         self.server = algorithm.init(problem.initial)
         self._engines: dict[tuple[int, int, int], Engine] = {}
         self.most = min(tau, MOST_STEPS)
-        self.step = self._timed(1, 1, 1, 1).wall
+        # One iteration alone may be mostly what a round costs besides; many tell.
+        self.step = self._timed(1, 1, 1, 1).processor
+        self.step = self._timed(1, 1, 1, self.steps(1)).processor
 
     def alone(self, chunk: int) -> float:
         """Processor seconds of a worker's iteration when so many are stacked, on one thread."""
