@@ -86,6 +86,9 @@ def timeless(records: list[Record]) -> list[Record]:
 
 COMPARE = ("compare", "tiny.toml", "--algorithms")
 GIVEN = ("--beta", "1", "--rho", "1", "--delta", "0.1", "--p", "0.5", "--omega", "1")
+SWEEP = ("sweep", "tiny.toml", "--grid", "training.tau=1,2")
+RECORD = ("time", "record", "tiny.toml", "--device", "mine")
+PLAN = ("time", "plan", "tiny.toml", "--fleet", "lan", "--target", "0.9")
 REFUSED = [
     (("run", "tiny.toml", "--set", "training.taau=3"), "training.taau: no such key (did you mean"),
     (("run", "tiny.toml", "--set", "training.tau=-1"), "fednag: --set training.tau: -1 is not"),
@@ -120,7 +123,13 @@ REFUSED = [
     (("sweep", "tiny.toml", "--grid", "training.taau=1,2"), "(did you mean tau?)"),
     (("sweep", "tiny.toml", "--grid", "training.tau=,"), "--grid training.tau: write different"),
     (("sweep", "tiny.toml", "--grid", "training.tau=1,1"), "--grid training.tau: write different"),
-    (("sweep", "tiny.toml", "--grid", "training.tau=1,x"), "training.tau: 'x' is not allowed"),
+    (("sweep", "tiny.toml", "--grid", "training.tau=1,x"), "fednag: --grid training.tau: 'x' is"),
+    ((*SWEEP, "--set", "training.batch=-1"), "fednag: --set training.batch: -1 is not"),
+    ((*RECORD, "--set", "training.batch=-1"), "fednag: --set training.batch: -1 is not"),
+    ((*PLAN, "--set", "training.batch=-1"), "fednag: --set training.batch: -1 is not"),
+    ((*PLAN, "--set", "model.nam=cnn"), "fednag: --set model.nam: no such key"),
+    ((*PLAN, "--iterations", "9" * 30), "fednag: --iterations training.iterations: 9"),
+    ((*PLAN, "--gammas", "1e400"), "fednag: --gammas"),
     (("sweep", "tiny.toml", "--grid", "seed=1,2"), "seed: seeds are averaged"),
     (("sweep", "tiny.toml", "--grid", "seed=1", "--set", "seed=2"), "--set seed: --grid seed"),
     (("show", "nope"), "nope: no such folder"),

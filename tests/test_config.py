@@ -317,7 +317,7 @@ def test_whatever_comes_is_an_experiment_or_one_sentence(changes: dict[str, Any]
 def test_whatever_comes_as_algorithm(table: dict[str, Any]) -> None:
     built = attempt(build_algorithm, {"name": "fednag", **table})
     if built is not None:
-        assert built == FedNAG(**table)
+        assert built == FedNAG(**{key: float(number) for key, number in table.items()})
 
 
 @settings(max_examples=200, deadline=None)

@@ -236,6 +236,8 @@ def test_the_choice_is_kept_and_repeats_the_run(
     kept = parse(read(first.folder / "config.toml"))
     assert (kept.engine.chunk, kept.engine.threads) == (3, 2)
     clock(monkeypatch, {})  # a second choice would fail here
+    resumed = fednag.run(FedNAG(), **arguments, out=tmp_path / "a", resume=True)
+    assert resumed.folder == first.folder
     (again,) = run_all([("fednag", kept, None)], None, tmp_path / "b")
     assert again.notes == []  # nothing was left to a timer
     assert [r.loss for r in again.records] == [r.loss for r in first.records]

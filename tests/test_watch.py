@@ -26,7 +26,7 @@ from fednag.records import Record, RunFolder
 from fednag.report.sheets import Sheet
 from fednag.report.tables import Curve
 from fednag.watch.follow import Follower, pace, seconds_left
-from fednag.watch.screen import plain_line, screen, sparkline, time_text
+from fednag.watch.screen import as_data, plain_line, screen, sparkline, time_text
 from fednag.watch.serve import Server
 
 LONG = """
@@ -165,7 +165,10 @@ def test_pace_and_time_left_by_hand() -> None:
     assert sheet.rounds == 51
     assert pace(sheet) == pytest.approx(2.0)
     assert seconds_left(sheet) == pytest.approx(5.5)
-    assert "round 40/51, loss 1.0000, 0:06 left" in plain_line(sheet)
+    assert plain_line(sheet) == "a, seed 0: running, round 40/51, loss 1.0000, 0:06 left"
+    named = replace(sheet, config={**config, "name": "digits"})
+    assert plain_line(named).startswith("digits, a, seed 0: running, ")
+    assert as_data(named)["experiment"] == "digits"
     # Only what was lately counts.
     slower = [*records[:-1], replace(records[-1], seconds=38 * 0.5 + 10)]
     assert pace(replace(sheet, curve=replace(sheet.curve, records=slower))) == pytest.approx(
@@ -188,7 +191,7 @@ def test_watch_prints_lines_when_piped(training: Path) -> None:
     with process("watch", "--interval", "0.1", cwd=training) as watching:
         assert watching.stdout is not None
         first, second = (watching.stdout.readline() for _ in range(2))
-        assert re.match(r"fednag \(seed 0\): running, round \d+/1000000, loss \d", first)
+        assert re.match(r"[\w-]+, fednag, seed 0: running, round \d+/1000000, loss \d", first)
         assert first != second
         watching.send_signal(signal.SIGINT)
         assert watching.wait(30) == 0

@@ -128,12 +128,14 @@ def run_all(
     builder = Builder(parts or Parts())
     runs = []
     for label, experiment, algorithm in experiments:
-        resolved, plan, notes = builder.plan(experiment, algorithm)
         folder = None
         if resume and out is not None:
-            folder = RunFolder.find(out, resolved.name, stem(label, resolved))
-        if folder is not None:
-            resolved, plan, notes = builder.plan(_settled(resolved, folder), algorithm)
+            # Which run it is does not hang on the chunk, so that none need be chosen by timing.
+            engine = experiment.engine.model_copy(update={"chunk": 1})
+            known, *_ = builder.plan(experiment.model_copy(update={"engine": engine}), algorithm)
+            folder = RunFolder.find(out, known.name, stem(label, known))
+            experiment = _settled(known, folder) if folder else experiment
+        resolved, plan, notes = builder.plan(experiment, algorithm)
         listener = started(label, resolved, plan.rounds) if started else None
         execution = Execution(resolved, plan, label, notes, listener, watch)
         runs.append(execution.resume(folder) if folder else execution.start(out))

@@ -187,8 +187,9 @@ def candidates(
     gammas: Sequence[float],
     seeds: Sequence[int],
     target: float,
+    source: str = "plan",
 ) -> list[tuple[str, str, int, Experiment]]:
-    """(label, method, tau, experiment) of all that is to be run.
+    """(label, method, tau, experiment) of all that is to be run; ``source`` as for ``parse``.
 
     >>> from fednag.planning import candidates
     >>> tables = {"model": {"name": "logistic"}, "training": {"iterations": 20}}
@@ -219,7 +220,7 @@ def candidates(
                 takes = {"name", *(f.name for f in fields(ALGORITHMS[name]))}  # type: ignore[arg-type]
                 varied["algorithm"] = {k: v for k, v in varied["algorithm"].items() if k in takes}
             for seed in seeds:
-                parsed = parse(varied | {"seed": seed}, "plan")
+                parsed = parse(varied | {"seed": seed}, source)
                 found.append((f"{method} tau={tau}", method, tau, parsed))
     return found
 

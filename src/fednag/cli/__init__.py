@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from fednag.cli.common import console, given_seeds, print_json, unless
+from fednag.cli.common import blaming, console, given_seeds, print_json, set_fields, unless
 from fednag.cli.data import data_app
 from fednag.cli.exporting import export_app
 from fednag.cli.flower import flower_app
@@ -84,20 +84,20 @@ def compare(
 
     Example: fednag compare --algorithms fednag,fedavg,fedmom --set training.tau=40 --seeds 0,1,2
     """
-    from fednag.config import assignments, methods, override, parse, read, value
+    from fednag.config import methods, override, parse, read
 
     source = str(experiment) if experiment else "compare"
-    raw = read(experiment) if experiment else DEMO
-    changes = assignments(set_, "--set")
-    raw = override(raw, {field: value(text) for field, text in changes.items()})
+    changes = set_fields(set_)
+    raw = override(read(experiment) if experiment else DEMO, changes)
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
     chosen = methods(raw, names, source)
     if not chosen:
         raise FednagError(f"{source}: no methods to compare; give --algorithms fednag,fedavg")
     experiments: list[tuple[str, Experiment, Algorithm | None]] = []
-    for label, table in chosen:
-        for seed in given_seeds(seeds, table.get("seed", 0)):
-            experiments.append((label, parse({**table, "seed": seed}, source, changes), None))
+    with blaming(dict.fromkeys(changes, "--set"), source):
+        for label, table in chosen:
+            for seed in given_seeds(seeds, table.get("seed", 0)):
+                experiments.append((label, parse({**table, "seed": seed}, source), None))
     used = {key for _, table in chosen for key in table["algorithm"]}
     remarks = [
         f"algorithm.{key} is not used: none of these methods has it"
@@ -121,12 +121,13 @@ def run(
 
     Example: fednag run examples/digits.toml --set algorithm.momentum=0.5
     """
-    from fednag.config import assignments, override, parse, read, value
+    from fednag.config import override, parse, read
 
-    changes = assignments(set_, "--set")
-    raw = override(read(experiment), {field: value(text) for field, text in changes.items()})
+    changes = set_fields(set_)
+    raw = override(read(experiment), changes)
     listed = raw.pop("algorithms", None)
-    parsed = parse(raw, str(experiment), changes)
+    with blaming(dict.fromkeys(changes, "--set"), str(experiment)):
+        parsed = parse(raw, str(experiment))
     remark = f"ran {parsed.label} alone; for the file's `algorithms` use `fednag compare`"
     run_and_report(
         [(parsed.label, parsed, None)],
@@ -160,19 +161,21 @@ def sweep(
     Example: fednag sweep examples/digits.toml --grid training.tau=5,10,20 --seeds 0,1,2
     """
     from fednag import api
-    from fednag.config import assignments, override, read, value, values
+    from fednag.config import assignments, override, read, values
 
     raw = read(experiment)
     raw.pop("algorithms", None)
-    changes = assignments(set_, "--set")
-    raw = override(raw, {field: value(text) for field, text in changes.items()})
+    changes = set_fields(set_)
+    raw = override(raw, changes)
     axes = {field: values(text) for field, text in assignments(grid, "--grid").items()}
     for field, listed in axes.items():
         if not listed or any(listed.count(entry) > 1 for entry in listed):
             raise FednagError(f"--grid {field}: write different values between commas, e.g. 5,10")
         if field in changes:
             raise FednagError(f"--set {field}: --grid {field} replaces it; leave one out")
-    experiments = api.grid(raw, axes, given_seeds(seeds, raw.get("seed", 0)), str(experiment))
+    options = dict.fromkeys(changes, "--set") | dict.fromkeys(axes, "--grid")
+    with blaming(options, str(experiment)):
+        experiments = api.grid(raw, axes, given_seeds(seeds, raw.get("seed", 0)), str(experiment))
     run_and_report(experiments, out, resume, quiet, "sweep", verbose=verbose, json=json)
 
 

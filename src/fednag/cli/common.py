@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,26 @@ def unless(failed: Sequence[str]) -> None:
     if failed:
         more = f" (and {len(failed) - 1} more like that)" if len(failed) > 1 else ""
         raise FednagError(failed[0] + more)
+
+
+def set_fields(given: Sequence[str]) -> dict[str, Any]:
+    """The fields of --set and their values."""
+    from fednag.config import assignments, value
+
+    return {field: value(text) for field, text in assignments(given, "--set").items()}
+
+
+@contextmanager
+def blaming(options: Mapping[str, str], source: str) -> Iterator[None]:
+    """What is wrong with a field that an option gave is said of the option, not of ``source``."""
+    try:
+        yield
+    except FednagError as error:
+        text = str(error).removeprefix(f"{source}: ")
+        option = options.get(text.partition(":")[0])
+        if option is None:
+            raise
+        raise FednagError(f"{option} {text}") from None
 
 
 def given_seeds(text: str, otherwise: int) -> list[int]:

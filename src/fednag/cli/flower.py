@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fednag.cli.common import beside, console, output, print_json, usable
+from fednag.cli.common import beside, blaming, console, output, print_json, set_fields, usable
 from fednag.cli.options import Json, Out, Quiet
 from fednag.errors import FednagError, not_installed
 
@@ -177,10 +177,10 @@ def _tables(
     private: bool = False,
 ) -> dict[str, Any]:
     """The run configuration: a file, changed as the options say."""
-    from fednag.config import assignments, override, parse, read, value
+    from fednag.config import override, parse, read
     from fednag.flower.scaffold import run_config
 
-    fields = {field: value(text) for field, text in assignments(changes, "--set").items()}
+    fields = set_fields(changes)
     flower = {f[7:].replace("-", "_"): v for f, v in fields.items() if f.startswith("flower.")}
     rounds = fields.pop("rounds", None)
     raw = override(
@@ -193,7 +193,10 @@ def _tables(
         raw["data"] = {"name": "custom"}
     if silos is not None or not raw.get("split", {}).get("workers"):
         raw["split"] = {**raw.get("split", {}), "workers": 3 if silos is None else silos}
-    tables = run_config(parse(raw, str(path or "flower"), fields), {**(own or {}), **flower})
+    source = str(path or "flower")
+    with blaming(dict.fromkeys(fields, "--set"), source):
+        parsed = parse(raw, source)
+    tables = run_config(parsed, {**(own or {}), **flower})
     return tables if rounds is None else {**tables, "rounds": rounds}
 
 

@@ -11,11 +11,13 @@ import typer
 
 from fednag.cli.common import (
     beside,
+    blaming,
     console,
     given_seeds,
     json_text,
     one_voice,
     print_json,
+    set_fields,
     usable,
 )
 from fednag.cli.options import Algorithms, Fleet, Json, Out, Quiet, Replays, Seeds, Set, Verbose
@@ -63,16 +65,17 @@ def time_plan(
     from fednag.cli.time import remarks
     from fednag.clock.attendance import notes_on
     from fednag.clock.fleet import load_fleet
-    from fednag.config import assignments, override, read, value
+    from fednag.config import override, read
     from fednag.interrupts import Interrupted, Watch
     from fednag.planning import DIGITS, METHODS, candidates, plan, plan_name
     from fednag.terminal import RunsProgress
 
     one_voice(quiet, verbose)
     where = load_fleet(fleet)
-    changes = {field: value(text) for field, text in assignments(set_, "--set").items()}
+    changes = set_fields(set_)
+    options = dict.fromkeys(changes, "--set")
     if iterations is not None:
-        changes["training.iterations"] = iterations
+        changes["training.iterations"], options["training.iterations"] = iterations, "--iterations"
     raw = override(read(experiment) if experiment else DIGITS, changes)
     listed = raw.pop("algorithms", [])
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
@@ -89,7 +92,11 @@ def time_plan(
         or [own],
         "seeds": given_seeds(seeds, raw.get("seed", 0)),
     }
-    labels = [label for label, *_ in candidates(raw, target=target, **chosen)]
+    if gammas:
+        options["algorithm.momentum"] = "--gammas"
+    source = str(experiment or "fednag time plan")
+    with blaming(options, source):
+        labels = [label for label, *_ in candidates(raw, target=target, source=source, **chosen)]
     usable(out)
     try:
         with Watch() as watch, RunsProgress(beside(json), labels, quiet, verbose) as progress:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fednag.cli.common import beside, console, print_json, usable
+from fednag.cli.common import beside, blaming, console, print_json, set_fields, usable
 from fednag.cli.options import Json, Set, written_to
 
 RECORDED: dict[str, Any] = {"name": "record", "data": {"name": "digits"}, "model": {"name": "cnn"}}
@@ -39,16 +39,17 @@ def time_record(
     from fednag.clock.measuring import aggregation_samples, iteration_samples, reference
     from fednag.clock.recording import add_device, check_name, link_samples
     from fednag.clock.transfers import Peer
-    from fednag.config import assignments, override, parse, read, value
+    from fednag.config import override, parse, read
     from fednag.experiment import Builder
     from fednag.terminal import notes, paths
 
     source = str(experiment) if experiment else "fednag time record"
-    changes = {field: value(text) for field, text in assignments(set_, "--set").items()}
+    changes = set_fields(set_)
     raw = override(read(experiment) if experiment else RECORDED, changes)
     raw.pop("algorithms", None)
     # One worker on one thread: what a device of this kind does alone.
-    parsed = parse(override(raw, {"engine.chunk": 1, "engine.threads": 1}), source)
+    with blaming(dict.fromkeys(changes, "--set"), source):
+        parsed = parse(override(raw, {"engine.chunk": 1, "engine.threads": 1}), source)
     check_name(out, device)
     usable(out)
     terminal = console(stderr=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednag.cli.common import console, usable
+from fednag.cli.common import blaming, console, set_fields, usable
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -32,17 +32,22 @@ class Observed:
 
 
 def observe(path: Path, changes: list[str], out: Path) -> Observed:
+    fields = set_fields(changes)
+    with blaming(dict.fromkeys(fields, "--set"), str(path)):
+        return _observe(path, fields, out)
+
+
+def _observe(path: Path, fields: dict[str, Any], out: Path) -> Observed:
     from fednag.algorithms import FedNAG
-    from fednag.config import assignments, override, parse, read, value
+    from fednag.config import override, parse, read
     from fednag.experiment import Builder
     from fednag.theory.constants import measure, minimise
     from fednag.theory.landscape import OnData
     from fednag.theory.trajectory import watch
 
-    fields = {field: value(text) for field, text in assignments(changes, "--set").items()}
     raw = override(read(path), fields)
     raw.pop("algorithms", None)
-    experiment = parse(raw, str(path), fields)
+    experiment = parse(raw, str(path))
     training, model = experiment.training, experiment.model.name
     if model not in ("linear", "logistic"):
         raise FednagError(

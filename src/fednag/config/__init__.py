@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -118,23 +118,8 @@ class Experiment(Section):
         return 1 if method and method.pooled else self.split.workers
 
 
-def parse(
-    raw: Mapping[str, Any], source: str = "experiment", told: Collection[str] = ()
-) -> Experiment:
-    """A checked experiment, its algorithm's numbers filled in; ``source`` names it in errors.
-
-    Errors in the fields ``told`` name ``--set``, where their values came from.
-    """
-    try:
-        return _parse(raw, source)
-    except FednagError as error:
-        text = str(error).removeprefix(f"{source}: ")
-        if text.partition(":")[0] in told:
-            raise FednagError(f"--set {text}") from None
-        raise
-
-
-def _parse(raw: Mapping[str, Any], source: str) -> Experiment:
+def parse(raw: Mapping[str, Any], source: str = "experiment") -> Experiment:
+    """A checked experiment, its algorithm's numbers filled in; ``source`` names it in errors."""
     try:
         experiment = Experiment.model_validate(dict(raw))
     except ValidationError as error:

@@ -46,6 +46,12 @@ def state_of(sheet: Sheet) -> str:
     return "running" if sheet.running else sheet.curve.ended
 
 
+def experiment_of(sheet: Sheet) -> str | None:
+    """The name of the experiment that a run is of, where its file has one."""
+    name = sheet.config.get("name")
+    return str(name) if name else None
+
+
 def time_text(seconds: float | None) -> str:
     if seconds is None:
         return "-"
@@ -62,7 +68,7 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
     table = Table(
         title=f"{root}: {look.running} running, {over} over", title_justify="left", expand=False
     )
-    names = [str(sheet.config.get("name") or "-") for sheet in look.sheets]
+    names = [experiment_of(sheet) or "-" for sheet in look.sheets]
     several = len(set(names)) > 1
     shown = [
         i for i in range(len(HEADINGS)) if (i or several) and (width >= WIDE or i not in BULKY)
@@ -115,8 +121,9 @@ def plain_line(sheet: Sheet) -> str:
     accuracy = "" if data["accuracy"] is None else f", accuracy {data['accuracy']:.1%}"
     left = seconds_left(sheet)
     tail = "" if left is None else f", {time_text(left)} left"
+    name = f"{data['experiment']}, " if data["experiment"] else ""
     return (
-        f"{data['label']} (seed {data['seed']}): {data['state']}, round {data['round']}/"
+        f"{name}{data['label']}, seed {data['seed']}: {data['state']}, round {data['round']}/"
         f"{data['rounds'] or '?'}, loss {loss}{accuracy}{tail}"
     )
 
@@ -127,6 +134,7 @@ def as_data(sheet: Sheet) -> dict[str, Any]:
     last = records[-1] if records else None
     return {
         "folder": str(sheet.folder),
+        "experiment": experiment_of(sheet),
         "label": sheet.curve.label,
         "seed": sheet.curve.seed,
         "state": state_of(sheet),
