@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fednag.report.page import write_page
 from fednag.report.sheets import Sheet
 from fednag.report.tables import Curve
 from fednag.report.timing import time_table
+from fednag.targets import Target
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -233,6 +235,26 @@ def test_a_phone_is_wide_enough(page: Browser) -> None:
     )
     assert page.run(beyond) == []
     assert page.run("document.documentElement.scrollWidth") <= 360
+
+
+def test_the_ranking_needs_no_scrolling_on_a_desk(browser: Browser, tmp_path: Path) -> None:
+    """Long runs, large models, targets met on some seeds and a long reason for ending."""
+    sheets = [sheet("fednag with a longer name", seed, rate) for seed, rate in ((0, 0.5), (1, 0.3))]
+    sheets += [sheet("fedavg", seed, 0.001) for seed in (0, 1)]
+    for number, one in enumerate(sheets):
+        records = [
+            replace(record, iteration=100 * record.iteration, seconds=9000.5 * record.seconds)
+            for record in one.curve.records
+        ]
+        ended = "accuracy 0.95 reached at iteration 9000"
+        sheets[number] = replace(one, curve=replace(one.curve, records=records, ended=ended))
+    path = write_page(document(sheets, target=Target("accuracy", 0.5)), tmp_path / "report.html")
+    browser.size(1200)
+    browser.media()
+    browser.open(path.as_uri())
+    assert "reached at iteration" in text(browser, "#ranking")
+    hidden = "document.querySelector('#ranking .scroll')"
+    assert browser.run(f"{hidden}.scrollWidth - {hidden}.clientWidth") == 0
 
 
 def test_every_control_has_a_name_and_every_chart_a_description(page: Browser) -> None:

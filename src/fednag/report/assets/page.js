@@ -295,7 +295,7 @@
     const head = el("tr", {}, ...headings.map((text, i) => el("th", { scope: "col", class: i === 0 || i === headings.length - 1 ? "text" : false }, text)));
     const body = rows.map((cells, place) => el("tr", { class: doc.methods[place].diverged ? "diverged" : false },
       ...cells.map((text, i) => i === 0
-        ? el("th", { scope: "row" }, swatch(doc.methods[place].style), " ", text)
+        ? el("th", { scope: "row" }, swatch(doc.methods[place].style), "\u00a0", text)
         : el("td", { class: i === headings.length - 1 ? "text" : false }, text))));
     const note = doc.target ? `Best first, by final accuracy (or loss, where there is none); ± one standard deviation over seeds. Target: ${doc.target}.` : "Best first; ± one standard deviation over seeds.";
     return section("ranking", "Ranking", scroll("ranking table", el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body))), el("p", { class: "soft" }, note));
