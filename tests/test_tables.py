@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,18 @@ def test_words_as_classes_are_told(tmp_path: Path) -> None:
     table = {"name": "file", "path": str(write(tmp_path, CSV)), "owner": "hospital"}
     done = run("fednag", data=table, model="logistic", workers=2, tau=1, iterations=1)
     assert done.notes[0] == "classes: 0 ill, 1 well"
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+@pytest.mark.parametrize("unit", [0.1, 10.0])
+def test_features_in_large_units_are_told(tmp_path: Path, unit: float, standardise: bool) -> None:
+    rows = "".join(f"{unit * (-1) ** i},{i % 3 % 2}\n" for i in range(12))
+    table = {"path": str(write(tmp_path, "a,b\n" + rows)), "standardise": standardise}
+    arguments = {"model": "logistic", "workers": 2, "tau": 1, "iterations": 1}
+    done = run("fednag", data={"name": "file", **table}, **arguments)
+    said = [note for note in done.notes if "data.standardise = true" in note]
+    assert len(said) == (unit > 1 and not standardise)
+    assert all(re.search(r"standard deviation is (9\.\d+|10),", note) for note in said)
 
 
 def test_python_takes_a_file_by_its_name(tmp_path: Path) -> None:

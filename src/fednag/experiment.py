@@ -27,6 +27,8 @@ from fednag.simulate.tuning import choose
 
 T = TypeVar("T")
 
+WIDE = 5.0  # standard deviations of features above this are worth a word
+
 
 @dataclass
 class Parts:
@@ -124,7 +126,7 @@ class Builder:
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)
             notes += remarks
-        return resolved, plan, [*dataset.notes, *deal.notes, *notes, *warnings(experiment)]
+        return resolved, plan, [*dataset.notes, *deal.notes, *notes, *warnings(experiment, dataset)]
 
     def _dataset(self, experiment: Experiment) -> Dataset:
         if self.parts.dataset is not None:
@@ -269,7 +271,7 @@ def outputs_of(y: Tensor) -> int:
     return 1 if y.dim() == 1 else int(y[0].numel())
 
 
-def warnings(experiment: Experiment) -> list[str]:
+def warnings(experiment: Experiment, dataset: Dataset) -> list[str]:
     """Settings that run but are seldom meant."""
     notes = []
     momentum = experiment.algorithm.get("momentum", 0)
@@ -280,4 +282,11 @@ def warnings(experiment: Experiment) -> list[str]:
             f"tau {experiment.training.tau} is above the {experiment.training.iterations} "
             "iterations: there is one, shorter round"
         )
+    if experiment.data.name == "file" and not experiment.data.standardise:
+        spread = float(dataset.x.flatten(1).double().mul(dataset.scale).std(0, correction=0).max())
+        if spread > WIDE:
+            notes.append(
+                f"a feature's standard deviation is {spread:.3g}, and steps are sized for about 1: "
+                "set data.standardise = true unless that is meant"
+            )
     return notes
