@@ -245,10 +245,13 @@ def test_the_choice_is_kept_and_repeats_the_run(
         assert torch.equal(value, first.final.state_dict()[name])
 
 
-def test_methods_that_are_compared_share_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("resume", [False, True])
+def test_methods_that_are_compared_share_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
     turns = clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 1.2})
     arguments = {"model": "logistic", "workers": 4, "tau": 2, "iterations": 4, "batch": 8}
-    result = fednag.compare(["fednag", "csgd", "fedavg"], **arguments)
+    result = fednag.compare(["fednag", "csgd", "fedavg"], **arguments, out=tmp_path, resume=resume)
     assert turns == [2, 4] * tuning.FEWEST_TURNS  # once for all
     chunks = {run.label: run.experiment.engine.chunk for run in result.runs}
     assert chunks == {"fednag": 2, "csgd": 1, "fedavg": 2}

@@ -72,7 +72,7 @@ class Builder:
         # Methods that are compared share the choice.
         choice = self._once(
             [
-                f"tuning of {per_round}",
+                f"tuning of {per_round}, chunk {engine.chunk}",  # a given one displaces none found
                 *self._parts(experiment, device),
                 (schedule.width, training.tau, engine, algorithm.elementwise),
             ],
