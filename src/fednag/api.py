@@ -29,6 +29,7 @@ from fednag.problems.losses import Loss
 from fednag.progress import progress
 from fednag.records import RunFolder
 from fednag.results import Comparison, Run
+from fednag.simulate.allocator import tidied
 
 __all__ = ["compare", "dataset", "grid", "resume_all", "run", "run_all", "sweep"]
 
@@ -126,8 +127,8 @@ def run_all(
     With ``resume``, those found in ``out`` go on, or are read if they are over.
     """
     builder = Builder(parts or Parts())
-    runs = []
-    for label, experiment, algorithm in experiments:
+
+    def one(label: str, experiment: Experiment, algorithm: Algorithm | None) -> Run:
         folder = None
         if resume and out is not None:
             # Which run it is does not hang on the chunk, so that none need be chosen by timing.
@@ -138,8 +139,9 @@ def run_all(
         resolved, plan, notes = builder.plan(experiment, algorithm)
         listener = started(label, resolved, plan.rounds) if started else None
         execution = Execution(resolved, plan, label, notes, listener, watch)
-        runs.append(execution.resume(folder) if folder else execution.start(out))
-    return runs
+        return execution.resume(folder) if folder else execution.start(out)
+
+    return [one(*each) for each in tidied(experiments)]
 
 
 def resume_all(
@@ -153,14 +155,18 @@ def resume_all(
     With ``failed``, one that cannot go on leaves a sentence there, and the others do.
     """
     builder = Builder()
+
+    def one(folder: RunFolder) -> Run:
+        label = folder.info()["label"]
+        experiment = parse(read(folder.config_file), str(folder.config_file))
+        resolved, plan, notes = builder.plan(experiment)
+        listener = started(label, resolved, plan.rounds) if started else None
+        return Execution(resolved, plan, label, notes, listener, watch).resume(folder)
+
     runs = []
-    for folder in folders:
+    for folder in tidied(folders):
         try:
-            label = folder.info()["label"]
-            experiment = parse(read(folder.config_file), str(folder.config_file))
-            resolved, plan, notes = builder.plan(experiment)
-            listener = started(label, resolved, plan.rounds) if started else None
-            runs.append(Execution(resolved, plan, label, notes, listener, watch).resume(folder))
+            runs.append(one(folder))
         except FednagError as error:
             if failed is None:
                 raise
