@@ -91,6 +91,7 @@ class Check(Section):
     early: float | None = Field(None, gt=0, lt=1)
     margin: float = Field(0.1, gt=0)  # with fewer than 3 seeds; part of the value (accuracy: /10)
     beyond: bool = False  # not the paper's claim: a question of ours
+    late: bool = False  # written down when its runs were known
 
     @model_validator(mode="after")
     def _complete(self) -> Check:
