@@ -31,7 +31,7 @@ threads = 1
 GIVEN = ("--beta", "1", "--rho", "1", "--delta", "0.1", "--p", "0.5", "--omega", "1")
 PLAN = ("tiny.toml", "--fleet", "lan", "--target", "0.1", "--taus", "2", "--replays", "2")
 RANKED = {"rows", "runs", "files", "notes", "failed"}
-JUDGED = {"scale", "counts", "notes", "verdicts"}
+JUDGED = {"scale", "counts", "answers", "notes", "verdicts"}
 TIMED = {"fleet", "target", "replays", "notes", "files"}
 BOUNDS = {"setting", "notes"}
 
@@ -323,6 +323,7 @@ def test_verdicts_are_those_of_the_table(fednag: Caller) -> None:
     found = called("paper run", fednag, "--json").document
     assert (found["scale"], found["runs"], found["made"]) == ("smoke", 2, 2)
     assert sum(found["counts"].values()) == len(found["verdicts"])
+    assert not any(found["answers"].values())
     assert "say nothing of the paper" in found["notes"][0]
     again = called("paper run", fednag, "--json").document
     assert again["made"] == 0
@@ -332,10 +333,12 @@ def test_verdicts_are_those_of_the_table(fednag: Caller) -> None:
         assert all(part["seeds"] >= 1 for part in one["parts"])
     (judged,) = fednag("paper", "verdict", "--experiments", "figures", "--json").document["scales"]
     assert judged["verdicts"] == found["verdicts"]
-    # Questions of our own are answered, but counted as verdicts.
+    # Questions of our own are answered and counted apart from the paper's claims.
     for one in called("paper verdict", fednag, "--json").document["scales"]:
-        assert any(verdict["beyond"] for verdict in one["verdicts"])
-        assert sum(one["counts"].values()) == len(one["verdicts"])
+        ours = sum(verdict["beyond"] for verdict in one["verdicts"])
+        assert ours > 0
+        assert sum(one["answers"].values()) == ours
+        assert sum(one["counts"].values()) == len(one["verdicts"]) - ours
 
 
 def test_what_json_has_not_is_null(fednag: Caller) -> None:

@@ -30,7 +30,15 @@ class Judged:
 
     @property
     def counts(self) -> dict[str, int]:
-        return {v: sum(one.verdict == v for one in self.findings) for v in STYLES}
+        """Of the paper's claims alone."""
+        claims: list[str] = [one.verdict for one in self.findings if not one.check.beyond]
+        return {verdict: claims.count(verdict) for verdict in STYLES}
+
+    @property
+    def answers(self) -> dict[str, int]:
+        """To our own questions."""
+        found = [one.words for one in self.findings if one.check.beyond]
+        return {words: found.count(words) for words in ("yes", "no", "undecided", "not run")}
 
     @property
     def notes(self) -> list[str]:
@@ -47,6 +55,7 @@ class Judged:
                 "ours": one.ours or None,
                 "verdict": one.verdict,
                 "beyond": one.check.beyond,
+                "late": one.check.late,
                 "seeds": one.seeds,
                 "planned": one.planned,
                 "note": one.note,
@@ -54,8 +63,8 @@ class Judged:
             }
             for one in self.findings
         ]
-        about = {"scale": self.scale, "counts": self.counts, "notes": self.notes}
-        return {**about, "verdicts": verdicts}
+        counts = {"counts": self.counts, "answers": self.answers}
+        return {"scale": self.scale, **counts, "notes": self.notes, "verdicts": verdicts}
 
 
 def judge(figures: Sequence[Figure], scale: str, place: Path) -> Judged:
@@ -70,8 +79,10 @@ def show(terminal: Console, judged: Judged) -> None:
 
     notes(terminal, judged.notes)
     terminal.print(_verdicts(judged.findings, judged.scale))
-    counts = judged.counts.items()
-    terminal.print(", ".join(f"{number} {verdict}" for verdict, number in counts))
+    for whose, counts in (("the paper's claims", judged.counts), ("ours", judged.answers)):
+        if any(counts.values()):
+            words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
+            terminal.print(f"{whose}: {words}")
 
 
 def _verdicts(found: Sequence[Finding], scale: str) -> Any:
@@ -83,6 +94,6 @@ def _verdicts(found: Sequence[Finding], scale: str) -> Any:
     for one in found:
         note = f" ({one.note})" if one.note else ""
         ours = one.ours or "-"
-        cells = (one.figure, one.check.name, one.check.paper, ours, one.words + note)
+        cells = (one.figure, one.check.name + one.marks, one.check.paper, ours, one.words + note)
         table.add_row(*cells, style=STYLES[one.verdict])
     return table

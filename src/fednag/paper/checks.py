@@ -57,6 +57,12 @@ class Finding:
         return answers.get(self.verdict, self.verdict) if self.check.beyond else self.verdict
 
     @property
+    def marks(self) -> str:
+        """In brackets, whether the question is ours, and whether it came after its runs."""
+        words = ["ours"] * self.check.beyond + ["late"] * self.check.late
+        return f" ({', '.join(words)})" if words else ""
+
+    @property
     def note(self) -> str:
         """How many seeds it rests on, where that is too few for a spread."""
         if self.verdict == "not run":

@@ -26,7 +26,7 @@ class Series(Section):
     label: str
     set: dict[str, Any] = Field(default_factory=dict)
     x: float | None = None  # where it stands along the axis of a sweep
-    panel: str | None = None
+    panel: str | None = None  # which it is drawn in; along a sweep, which line it is a point of
     group: str | None = None  # series of a group are tuned: the one of least final loss stands
     line: bool = False  # drawn as a horizontal benchmark
 
@@ -50,6 +50,7 @@ class Draw(Section):
     to_loss: float | None = None
     to_accuracy: float | None = None
     at: list[float] = Field(default_factory=lambda: [1.0])  # parts of T
+    least: float | None = Field(None, ge=0, lt=1)  # accuracy at which its axis begins
 
 
 class Value(Section):

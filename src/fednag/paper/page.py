@@ -14,6 +14,7 @@ from fednag.paper.kept import FigureRecords, Kept, load, tuned
 from fednag.records import write_atomically
 
 BLOCK = re.compile(r"(<!-- figure ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
+VERDICTS = ("reproduced", "not reproduced", "undecided", "not run")
 SUMMARY = re.compile(r"(<!-- summary -->\n).*?(<!-- end -->)", re.S)
 
 
@@ -34,7 +35,7 @@ def findings(figure: Figure, records: FigureRecords) -> list[Finding]:
 def checks_table(found: Sequence[Finding]) -> str:
     rows = ["| check | the paper | ours | verdict |", "| --- | --- | --- | --- |"]
     for one in found:
-        name = one.check.name + (" *(ours)*" if one.check.beyond else "")
+        name = one.check.name + (f" *{one.marks.strip()}*" if one.marks else "")
         note = f" ({one.note})" if one.note else ""
         rows.append(
             f"| {name}: {one.check.gist} | {one.check.paper} | {one.ours or '-'}"
@@ -107,11 +108,12 @@ def block(figure: Figure, scale: str, place: Path) -> str:
     """What a page says of a figure, from its records alone."""
     records = records_of(figure, scale, place)
     command = f"`fednag paper run {figure.name} --scale {scale}`"
-    departures = figure.departures(scale)
+    departures = "; ".join(figure.departures(scale)) or "nothing is scaled"
+    source = figure.content.paper.partition(",")[0]
     lines = [
-        f"{figure.content.about}",
+        f"*{source[0].upper()}{source[1:]}.* {figure.content.about}",
         "",
-        f"Scale `{scale}`: {'; '.join(departures) if departures else 'the paper’s settings'}.",
+        f"Scale `{scale}`: {departures}.",
         "",
     ]
     if why := figure.scale(scale).why:
@@ -133,19 +135,31 @@ def block(figure: Figure, scale: str, place: Path) -> str:
 
 
 def summary(figures: Mapping[str, Figure], scale: str, place: Path) -> str:
-    """All verdicts in one table."""
-    rows = [
-        "| figure | reproduced | not reproduced | undecided | not run |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for figure in figures.values():
-        found = findings(figure, records_of(figure, scale, place))
+    """All verdicts: a table of the paper's claims with their totals, and one of our questions."""
+    found = {
+        name: findings(figure, records_of(figure, scale, place)) for name, figure in figures.items()
+    }
+    claims = _verdicts(found, beyond=False)
+    questions = _verdicts(found, beyond=True)
+    return f"The paper's claims:\n\n{claims}\n\nQuestions of ours:\n\n{questions}"
+
+
+def _verdicts(found: Mapping[str, Sequence[Finding]], beyond: bool) -> str:
+    """A row for each figure that asks, a column for each verdict, totals below."""
+    rows, totals = [], dict.fromkeys(VERDICTS, 0)
+    for name, ones in found.items():
+        asked = [one for one in ones if one.check.beyond == beyond]
         cells = []
-        for verdict in ("reproduced", "not reproduced", "undecided", "not run"):
-            names = [one.check.name for one in found if one.verdict == verdict]
+        for verdict in VERDICTS:
+            names = [one.check.name for one in asked if one.verdict == verdict]
+            totals[verdict] += len(names)
             cells.append(", ".join(names) or "-")
-        rows.append(f"| [{figure.name}](#{figure.name}) | {' | '.join(cells)} |")
-    return "\n".join(rows)
+        if asked:
+            rows.append(f"| [{name}](#{name}) | {' | '.join(cells)} |")
+    titles = ("yes", "no", *VERDICTS[2:]) if beyond else VERDICTS
+    head = [f"| figure | {' | '.join(titles)} |", "| --- " * (len(titles) + 1) + "|"]
+    last = f"| **in all** | {' | '.join(str(number) for number in totals.values())} |"
+    return "\n".join([*head, *rows, last])
 
 
 def refresh(page: Path, figures: Mapping[str, Figure], scale: str, place: Path) -> Path:

@@ -7,7 +7,7 @@ from math import isfinite
 from statistics import mean, stdev
 from typing import Any
 
-from fednag.paper.figure import Figure, Series
+from fednag.paper.figure import Draw, Figure, Series
 from fednag.paper.kept import FigureRecords, Kept
 from fednag.paper.quantities import marks
 from fednag.report.paper import Panel
@@ -58,8 +58,17 @@ def _curves(figure: Figure, records: FigureRecords) -> list[Panel]:
             title = name or _title(figure, records)
             log = measure == "loss" and all(row["low"] > 0 for row in rows)
             across = "seconds on the fleet" if draw.across == "seconds" else draw.across
-            found.append(Panel(title, across, TITLES[measure], rows, log=log))
+            least = None if measure == "loss" else draw.least
+            goal = _goal(draw, measure)
+            panel = Panel(title, across, TITLES[measure], rows, log=log, lines=goal, least=least)
+            found.append(panel)
     return found
+
+
+def _goal(draw: Draw, measure: str) -> list[dict[str, Any]]:
+    """The target that runs are to reach, as a line."""
+    target = draw.to_loss if measure == "loss" else draw.to_accuracy
+    return [] if target is None else [{"series": f"target {target:g}", "y": target}]
 
 
 def curve(runs: Sequence[Kept], measure: str, across: str) -> list[dict[str, float]]:
@@ -116,7 +125,7 @@ def _against(figure: Figure, records: FigureRecords) -> list[Panel]:
                 values = [value for run in runs if (value := _at(run, measure, at)) is not None]
                 if not values:
                     continue
-                part = f"T = {at * runs[0].iterations:g}"
+                part = one.panel or f"T = {at * runs[0].iterations:g}"
                 centre = mean(values)
                 if one.line:
                     lines.append({"series": f"{one.label}, {part}", "y": centre})

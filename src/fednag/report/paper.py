@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
-from fednag.report.charts import COLOURS, DASHES
+from fednag.report import charts
+
+COLOURS = [*charts.COLOURS, "#882255", "#6A3D9A"]
+# The first line alone is whole: where lines coincide, it shows through the gaps of the others.
+DASHES = [
+    *charts.DASHES,
+    [12, 4],
+    [4, 4],
+    [1, 3],
+    [10, 2, 2, 2, 2, 2],
+    [3, 6],
+    [14, 3, 4, 3],
+]
+FEW = 12  # points of a line; of fewer each is marked, so that straight stretches mislead nobody
 
 
 @dataclass(frozen=True)
@@ -22,6 +36,7 @@ class Panel:
     kind: str = "curves"  # curves, bars, points
     log: bool = False
     lines: Sequence[dict[str, Any]] = ()  # (series, y): horizontal benchmarks
+    least: float | None = None  # where the upward axis begins
 
 
 def paper_chart(panels: Sequence[Panel], columns: int = 2) -> Any:
@@ -45,7 +60,7 @@ def _colour(names: list[str]) -> tuple[Any, Any]:
     )
     repeat = range(len(names))
     colours = [COLOURS[i % len(COLOURS)] for i in repeat]
-    dashes = [DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in repeat]
+    dashes = [DASHES[i % len(DASHES)] for i in repeat]
     return (
         alt.Color("series:N", scale=alt.Scale(domain=names, range=colours), legend=legend),
         alt.StrokeDash("series:N", scale=alt.Scale(domain=names, range=dashes), legend=legend),
@@ -65,25 +80,36 @@ def _panel(panel: Panel, names: list[str]) -> Any:
     return alt.layer(*layers).properties(width=300, height=240, title=title)
 
 
-def _up(panel: Panel) -> Any:
+def _up(panel: Panel, column: str = "y") -> Any:
+    """The upward axis, the same for all layers: one that leaves it open would widen it."""
+    rows = [*panel.rows, *panel.lines]
+    lowest = min(row.get("low", row["y"]) for row in rows)
+    highest = max(row.get("high", row["y"]) for row in rows)
     scale = alt.Scale(zero=False)
     if panel.log:
-        values = [row["y"] for row in [*panel.rows, *panel.lines]]
-        domain = [min(values) * 0.95, max(values) * 1.05]
-        scale = alt.Scale(type="log", domain=domain, nice=False)
-    return alt.Y("y:Q", title=panel.up, scale=scale)
+        room = max(highest / lowest, 1.001) ** 0.05
+        scale = alt.Scale(type="log", domain=[lowest / room, highest * room], nice=False)
+    elif panel.least is not None and panel.least < highest:
+        top = highest + 0.05 * (highest - panel.least)
+        scale = alt.Scale(domain=[panel.least, top], nice=False)
+    return alt.Y(f"{column}:Q", title=panel.up, scale=scale)
 
 
 def _curves(panel: Panel, colour: Any, dash: Any) -> list[Any]:
     base = alt.Chart(alt.InlineData(values=list(panel.rows)))
     across = alt.X("x:Q", title=panel.across, scale=alt.Scale(nice=False))
-    band = base.mark_area(opacity=0.15).encode(
-        x=across, y=alt.Y("low:Q", title=panel.up), y2="high:Q", color=colour
+    band = base.mark_area(opacity=0.15, clip=True).encode(
+        x=across, y=_up(panel, "low"), y2="high:Q", color=colour
     )
-    line = base.mark_line(strokeWidth=1.8).encode(
+    line = base.mark_line(strokeWidth=1.8, clip=True).encode(
         x=across, y=_up(panel), color=colour, strokeDash=dash
     )
-    return [band, line] if any(row["low"] != row["high"] for row in panel.rows) else [line]
+    layers = [band, line] if any(row["low"] != row["high"] for row in panel.rows) else [line]
+    points = Counter(row["series"] for row in panel.rows)
+    if few := [row for row in panel.rows if points[row["series"]] <= FEW]:
+        marked = alt.Chart(alt.InlineData(values=few)).mark_circle(size=22, opacity=1, clip=True)
+        layers.append(marked.encode(x=across, y=_up(panel), color=colour))
+    return layers
 
 
 def _points(panel: Panel, colour: Any, dash: Any) -> list[Any]:
@@ -92,7 +118,7 @@ def _points(panel: Panel, colour: Any, dash: Any) -> list[Any]:
     line = base.mark_line(strokeWidth=1.8, point=True).encode(
         x=across, y=_up(panel), color=colour, strokeDash=dash
     )
-    bars = base.mark_rule().encode(x=across, y=alt.Y("low:Q"), y2="high:Q", color=colour)
+    bars = base.mark_rule().encode(x=across, y=_up(panel, "low"), y2="high:Q", color=colour)
     return [bars, line]
 
 
