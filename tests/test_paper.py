@@ -20,6 +20,7 @@ from fednag.paper.kept import FigureRecords, Kept
 from fednag.paper.page import block, refresh
 from fednag.paper.quantities import marks, measure
 from fednag.paper.regions import Region, interval, place
+from fednag.records import RunFolder
 
 ROOT = Path(__file__).parents[1]
 FIGURES = read_figures()
@@ -527,6 +528,39 @@ def test_killed_runs_are_not_taken_for_finished_ones(
     info = json.loads((copy / "run.json").read_text())
     (copy / "run.json").write_text(json.dumps({**info, "status": "running"}))
     assert found(tmp_path, job.experiment) is None
+
+
+def test_a_run_that_another_process_writes_is_left_to_it(
+    smoked: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two may work on one queue: neither waits, and the rest is run."""
+    from fednag.paper.jobs import found
+
+    first, second = FIGURES["gamma-one"].jobs("smoke")
+    done = found(smoked, first.experiment)
+    assert done is not None
+    copy = RunFolder(tmp_path / "smoke" / done.path.name)
+    shutil.copytree(done.path, copy.path)
+    info = copy.info()
+    copy.write_info({**info, "status": "running"})
+    words = ("paper", "run", "gamma-one", "--out", str(tmp_path))
+    with copy.locked():
+        assert call(monkeypatch, *words) == 0
+    printed = capsys.readouterr().out
+    assert "1 figure, 2 runs, 2 to do" in printed
+    assert "1 run left to another process" in printed
+    assert "repeat the command when it is done" in " ".join(printed.split())
+    assert f"gamma-one, {second.series}: " in printed
+    assert found(tmp_path, second.experiment) is not None
+    assert found(tmp_path, first.experiment) is None
+    copy.write_info(info)
+    assert call(monkeypatch, *words) == 0
+    printed = capsys.readouterr().out
+    assert "2 runs, 0 to do" in printed
+    assert "left to another" not in printed
 
 
 def test_the_committed_page_is_what_the_committed_records_say(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fednag.config import (
     parse,
     read,
 )
-from fednag.errors import FednagError
+from fednag.errors import BusyError, FednagError
 from fednag.execute import Execution, Listener, stem
 from fednag.experiment import Builder, Parts
 from fednag.interrupts import Watch
@@ -121,10 +121,12 @@ def run_all(
     *,
     resume: bool = False,
     watch: Watch | None = None,
+    busy: list[str] | None = None,
 ) -> list[Run]:
     """Run labelled experiments one after the other; they share what they have in common.
 
-    With ``resume``, those found in ``out`` go on, or are read if they are over.
+    With ``resume``, those found in ``out`` go on, or are read if they are over. With ``busy``, one
+    that another process is writing is left to it, and its label noted there.
     """
     builder = Builder(parts or Parts())
 
@@ -141,7 +143,15 @@ def run_all(
         execution = Execution(resolved, plan, label, notes, listener, watch)
         return execution.resume(folder) if folder else execution.start(out)
 
-    return [one(*each) for each in tidied(experiments)]
+    runs = []
+    for each in tidied(experiments):
+        try:
+            runs.append(one(*each))
+        except BusyError:
+            if busy is None:
+                raise
+            busy.append(each[0])
+    return runs
 
 
 def resume_all(

@@ -16,6 +16,10 @@ class FednagError(Exception):
     """
 
 
+class BusyError(FednagError):
+    """Another process is writing the run."""
+
+
 def not_installed(what: str, extra: str) -> FednagError:
     """The error for what an extra of the package would bring."""
     return FednagError(

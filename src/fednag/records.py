@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fednag.errors import FednagError
+from fednag.errors import BusyError, FednagError
 
 WHOLE = ("iteration", "round", "bytes_up", "bytes_down", "participants", "refusals", "misses")
 LISTS = ("worker_losses", "refused", "missed")
@@ -160,7 +160,7 @@ class RunFolder:
         try:
             lock.acquire(timeout=patience, poll_interval=0.02)
         except Timeout:
-            raise FednagError(
+            raise BusyError(
                 f"{self.path}: another process is writing this run; wait for it, or stop it"
             ) from None
         try:

@@ -77,7 +77,7 @@ class RunsProgress:
         begun: int | None = None  # the round the run stood at when it began, or went on
         plain = not self.live and not self.quiet
         if plain:  # at once: the first evaluation may take long
-            sizes = _count(experiment.workers, "worker"), _count(rounds, "round")
+            sizes = count(experiment.workers, "worker"), count(rounds, "round")
             with suppress(OSError, SystemExit):  # nobody reads it: that must not stop training
                 self._print(f"{name}: {', '.join(sizes)}")
 
@@ -111,7 +111,7 @@ class RunsProgress:
             self.progress.stop_task(task)
 
 
-def _count(number: int | None, what: str) -> str:
+def count(number: int | None, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 

@@ -222,7 +222,7 @@ def _run(
     from fednag.interrupts import Interrupted, Watch
     from fednag.paper.jobs import gather_all, queue, run_queue, waiting
     from fednag.paper.kept import known
-    from fednag.terminal import RunsProgress, notes, paths
+    from fednag.terminal import RunsProgress, count, notes, paths
 
     if before and not (before / "records").is_dir():
         raise FednagError(f"--known {before}: no records there; give a folder such as docs/paper")
@@ -232,21 +232,24 @@ def _run(
     terminal = console()
     told = beside(json)
     runs = len(queue(figures, scale))
-    told.print(f"{len(figures)} figures, {runs} runs, {len(jobs)} to do")
-    stopped = None
-    labels = [f"{job.label} {job.figure} #{job.experiment.seed}" for job in jobs]
+    told.print(f"{count(len(figures), 'figure')}, {count(runs, 'run')}, {len(jobs)} to do")
+    stopped, busy = None, 0
+    labels = [job.title for job in jobs]
     if jobs:
         try:
             with Watch() as watch, RunsProgress(told, labels, quiet, verbose) as progress:
-                run_queue(jobs, out, progress.started, watch)
+                busy = run_queue(jobs, out, progress.started, watch)
         except Interrupted as caught:
             stopped = caught
+    if busy:
+        left = f"{count(busy, 'run')} left to another process that is writing in {out}"
+        remarks = [*remarks, f"{left}; repeat the command when it is done"]
     written = gather_all(named, scale, out, out, before)
     written += _draw(figures, scale, out)
     judged = judge(figures, scale, out)
     if json:
         more = {"notes": [*judged.notes, *remarks], "files": [str(path) for path in written]}
-        print_json({**judged.as_data(), "runs": runs, "made": len(jobs), **more})
+        print_json({**judged.as_data(), "runs": runs, "made": len(jobs) - busy, **more})
     else:
         show(terminal, judged)
         notes(terminal, remarks)

@@ -133,6 +133,11 @@ class Job:
         """Named by its method alone, so that figures share the runs they have in common."""
         return self.experiment.label
 
+    @property
+    def title(self) -> str:
+        """What it is run for."""
+        return f"{self.figure}, {self.series}"
+
 
 @dataclass(frozen=True)
 class Figure:

@@ -12,7 +12,7 @@ from fednag.clock.fleet import load_fleet
 from fednag.clock.runs import read_run
 from fednag.clock.summary import replay_runs
 from fednag.config import Experiment
-from fednag.execute import stem
+from fednag.execute import Listener, stem
 from fednag.experiment import resolve_device
 from fednag.interrupts import Watch
 from fednag.paper.figure import Figure, Job
@@ -98,15 +98,24 @@ def waiting(figures: Sequence[Figure], scale: str, out: Path, before: Known) -> 
 
 def run_queue(
     jobs: Sequence[Job], out: Path, started: Started | None = None, watch: Watch | None = None
-) -> None:
-    """Run them; one that was interrupted goes on."""
+) -> int:
+    """Run them; one that was interrupted goes on. How many were left to another process."""
+    names = (job.title for job in jobs)
+
+    def named(label: str, experiment: Experiment, rounds: int) -> Listener | None:
+        title = next(names)
+        return started(title, experiment, rounds) if started else None
+
+    busy: list[str] = []
     run_all(
         [(job.label, job.experiment, None) for job in jobs],
         out=out,
-        started=started,
+        started=named,
         resume=True,
         watch=watch,
+        busy=busy,
     )
+    return len(busy)
 
 
 def gather(figure: Figure, scale: str, out: Path, before: Known) -> FigureRecords:
