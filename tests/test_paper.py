@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -373,7 +375,18 @@ def test_mistakes_are_sentences(
     [
         ('label = "gamma 1"', 'label = "gamma 0.9"', "is there twice"),
         ('series = ["gamma 1"]', 'series = ["gamma 2"]', "did you mean gamma"),
-        ("low = 0.5", "", "low or high do not go with fails"),
+        ("low = 0.5", "", "check gamma-one-fails: fails needs low or high"),
+        ("low = 0.5", "low = 0.5\nhigh = 0.4", "low is above high"),
+        ('test = "fails"', 'test = "order"', "order needs at least 2 series"),
+        ('series = ["gamma 1"]', 'series = ["gamma 1", "gamma 1"]', "a series is there twice"),
+        ('label = "gamma 1"', 'label = "gamma 1"\ngroup = "gamma 0.9"', "a group and a series"),
+        ('label = "gamma 1"', 'label = "gamma 1"\ngroup = "g"', "tuned; name its group 'g'"),
+        ("seeds = [0, 1, 2]", "seeds = [0, 1, 1]", "one is there twice"),
+        ("place = 15", 'place = 15\nfleet = "nowhere"', "fleet: nowhere"),
+        ("place = 15", 'place = 15\n[draw]\nacross = "seconds"', "draw.across"),
+        ("place = 15", 'place = 15\n[draw]\nkind = "reach"', "draw: reach needs"),
+        ("place = 15", "place = 15\n[draw]\nmeasures = []", "draw.measures"),
+        ('value = { of = "loss" }', 'value = { of = "seconds", to_loss = 0.5 }', "need a fleet"),
         ('test = "fails"', 'test = "fall"', "is not allowed"),
         ("tau = 4", "tau = -4", "training.tau"),
         ("[scale.full]", "[scale.huge]", "is not allowed"),
@@ -567,7 +580,217 @@ def test_the_committed_page_is_what_the_committed_records_say(tmp_path: Path) ->
     page = ROOT / "docs" / "paper.md"
     copy = tmp_path / "paper.md"
     shutil.copy(page, copy)
-    refresh(copy, FIGURES, "laptop", ROOT / "docs" / "paper")
+    (tmp_path / "paper").symlink_to(ROOT / "docs" / "paper")
+    refresh(copy, FIGURES, "laptop", tmp_path / "paper")
     assert copy.read_text() == page.read_text(), "run the command the page names"
     for name in FIGURES:
         assert f"<!-- figure {name} -->" in page.read_text(), name
+
+
+# --- numbers that leave nothing to divide by, and single seeds
+
+
+@pytest.mark.parametrize("test", ["reduction", "ratio", "difference", "closer", "fails"])
+@pytest.mark.parametrize("of", ["loss", "accuracy"])
+def test_zeros_and_divergence_are_judged_not_raised(test: str, of: str) -> None:
+    ends: list[list[float | None]] = [[0.0, 0.0, 0.0], [2.0, 1.0, 0.0], [2.0, 1.0, 0.5]]
+    runs = [run(values, accuracy=values) for values in ends]
+    runs.append(replace(runs[1], diverged=True))
+    more = {"early": 0.5} if test == "closer" else {"low": 0.1}
+    for a in runs:
+        for b in runs:
+            records = FigureRecords("planted", "laptop", (0,), {"a": (a,), "b": (b,)})
+            found = judge(check(test, value={"of": of}, **more), records)
+            assert found.verdict in ("reproduced", "not reproduced", "undecided")
+
+
+def test_a_sweep_of_two_has_no_inside() -> None:
+    with pytest.raises(ValueError, match="interior needs at least 3 series"):
+        check("interior")
+
+
+def test_a_run_dearer_than_all_others_from_the_start_counts_at_its_start() -> None:
+    cheap, dear = run([2.0, 1.0, 0.5]), run([2.0, 1.0, 0.5], megabytes=(30.0, 60.0, 90.0))
+    records = FigureRecords("planted", "laptop", (0,), {"a": (cheap,), "b": (dear,)})
+    found = judge(check(value={"of": "loss", "equal_bytes": True}), records)
+    assert found.ours == "a 0.5; b 2"
+
+
+@pytest.mark.parametrize("test", ["order", "reduction", "difference", "closer"])
+def test_one_seed_decides_only_what_is_clear_of_the_margin(test: str) -> None:
+    """The margin is a tenth of the values compared, also where their difference is judged."""
+    more: dict[str, Any] = {
+        "reduction": {"low": 0.0},
+        "difference": {"high": 0.0},
+        "closer": {"early": 0.5},
+    }.get(test, {})
+
+    def verdict(a: float, b: float) -> str:
+        runs = {"a": (run([2.0, 1.0, a]),), "b": (run([2.0, 1.0 + 5 * abs(a - b), b]),)}
+        if test != "closer":
+            runs["b"] = (run([2.0, 1.0, b]),)
+        return judge(check(test, **more), FigureRecords("p", "laptop", (0,), runs)).verdict
+
+    assert verdict(0.999, 1.0) == "undecided"
+    assert verdict(0.5, 1.0) == "reproduced"
+
+
+def test_what_is_compared_is_shown_on_the_seeds_it_is_compared_on() -> None:
+    found = judge(check(), planted(a=[1.0, 1.0, 9.0], b=[2.0, 2.0]))
+    assert found.ours == "a 1 ± 0; b 2 ± 0"
+    alone = judge(check("within", ("a", "b"), low=0.0), planted(a=[1.0, 1.0, 9.0], b=[2.0, 2.0]))
+    assert alone.ours.startswith("a 3.667")
+
+
+# --- records that are damaged, stale, or not here
+
+
+def spoilt(text: str, field: str, new: str) -> str:
+    return re.sub(rf'"{field}": (\[[^]]*\]|"[^"]*"|[^,}}]+)', f'"{field}": {new}', text, count=2)
+
+
+@pytest.mark.parametrize(
+    ("field", "new"),
+    [
+        ("loss", '["2", 1, 1]'),
+        ("loss", "[[2], 1, 1]"),
+        ("loss", f"[1{'0' * 400}, 1, 1]"),
+        ("loss", "[NaN, 1, 1]"),
+        ("loss", "[true, 1, 1]"),
+        ("loss", "[1, 1]"),
+        ("loss", "[" * 100_000),
+        ("iteration", "null"),
+        ("iteration", "[0, 1.5, 2]"),
+        ("iterations", '"20"'),
+        ("megabytes", "[null, 1, 2]"),
+        ("minutes", '"long"'),
+        ("ended", "3"),
+        ("notes", "[1]"),
+        ("diverged", '"no"'),
+        ("seed", '"0"'),
+        ("seeds", '"abc"'),
+        ("seeds", "[]"),
+        ("series", "3"),
+        ("figure", '"another"'),
+        ("scale", '"smoke"'),
+    ],
+)
+def test_damaged_records_are_one_sentence(tmp_path: Path, field: str, new: str) -> None:
+    one = run([2.0, 1.0, 0.5], diverged=True, minutes=1.0, notes=("n",))
+    path = kept.write(tmp_path, FigureRecords("f", "laptop", (0,), {"a": (one,)}))
+    whole = path.read_text()
+    path.write_text(spoilt(whole, field, new))
+    assert path.read_text() != whole
+    with pytest.raises(FednagError, match=r"f\.json: is not a figure's records") as caught:
+        kept.load(tmp_path, "laptop", "f")
+    assert "\n" not in str(caught.value)
+    assert "remove it and make it again" in str(caught.value)
+
+
+def test_runs_made_with_other_settings_are_not_judged(
+    smoked: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = kept.path_of(tmp_path, "smoke", "gamma-one")
+    place.parent.mkdir(parents=True)
+    shutil.copy(kept.path_of(smoked, "smoke", "gamma-one"), place)
+    (tmp_path / "figures").mkdir()
+    text = (folder() / "gamma-one.toml").read_text()
+    figure = tmp_path / "figures" / "gamma-one.toml"
+    figure.write_text(text)
+    words = ("paper", "verdict", "--out", str(tmp_path), "--experiments", str(figure.parent))
+    assert call(monkeypatch, *words) == 0
+    printed = capsys.readouterr().out
+    assert "0 not run" in printed
+    assert "other settings" not in printed
+    figure.write_text(text.replace("tau = 4", "tau = 2"))
+    assert call(monkeypatch, *words) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 not run" in printed
+    assert "gamma-one: 2 of its runs were made with other settings and are left out" in printed
+
+
+def test_a_verdict_loses_no_records_that_came_from_elsewhere(
+    smoked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs are known from a folder of records; judged without it, they are still there."""
+    known = tmp_path / "known" / "records" / "smoke"
+    known.mkdir(parents=True)
+    path = kept.path_of(smoked, "smoke", "gamma-one")
+    head, first, *_ = path.read_text().splitlines()
+    (known / "gamma-one.json").write_text(f"{head}\n{first.rstrip(',')}\n]}}\n")
+    out = tmp_path / "out"
+    words = ("--out", str(out), "-q")
+    known_words = ("--known", str(known.parent.parent))
+    assert call(monkeypatch, "paper", "run", "gamma-one", *words, *known_words) == 0
+    whole = kept.load(out, "smoke", "gamma-one")
+    assert whole is not None
+    assert whole.runs == 2
+    assert call(monkeypatch, "paper", "verdict", "--out", str(out)) == 0
+    assert kept.load(out, "smoke", "gamma-one") == whole
+
+
+# --- the page
+
+
+PAGE = "Before.\n<!-- figure tau -->\nold\n<!-- end -->\n## Mine\n<!-- summary -->\n<!-- end -->\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (PAGE.replace("old\n<!-- end -->\n", ""), "figure 'tau' is not closed"),
+        (PAGE.replace("<!-- summary -->\n<!-- end -->\n", "<!-- summary -->\n"), "summary is not"),
+        (PAGE.replace("tau", "tua"), "no figure 'tua'"),
+        ("Nothing here.\n", "nothing to fill"),
+        ("<!--figure tau-->\n<!-- end -->\n", "nothing to fill"),
+        (PAGE.encode("utf-16").decode("latin-1"), "it is not UTF-8"),
+    ],
+)
+def test_a_page_that_cannot_be_filled_stays_as_it_is(
+    smoked: Path, tmp_path: Path, text: str, expected: str
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_bytes(text.encode("latin-1"))
+    with pytest.raises(FednagError, match=r"page\.md") as caught:
+        refresh(page, FIGURES, "smoke", smoked)
+    assert expected in str(caught.value)
+    assert page.read_bytes() == text.encode("latin-1")
+
+
+def test_a_page_is_a_file_or_a_link_to_one(smoked: Path, tmp_path: Path) -> None:
+    page, link = tmp_path / "page.md", tmp_path / "link.md"
+    page.write_text(PAGE)
+    link.symlink_to(page)
+    refresh(link, FIGURES, "smoke", smoked)
+    assert link.is_symlink()
+    assert "larger-tau-worse-loss" in page.read_text()
+    assert "## Mine" in page.read_text()
+    for wrong in (tmp_path, Path(os.devnull), tmp_path / "absent.md"):
+        with pytest.raises(FednagError, match="is no file"):
+            refresh(wrong, FIGURES, "smoke", smoked)
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_page_links_to_the_charts_where_they_are(smoked: Path, tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text(PAGE)
+    refresh(page, FIGURES, "smoke", smoked)
+    (target,) = re.findall(r"!\[.*?\]\((.*?)\)", page.read_text())
+    assert (page.parent / target).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_page_is_checked_before_anything_is_written(
+    smoked: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = tmp_path / "place"
+    words = ("verdict", "--out", str(smoked), "--write", str(place), "--scale", "smoke")
+    assert call(monkeypatch, "paper", *words, "--page", str(tmp_path / "absent.md")) == 2
+    assert "absent.md: is no file" in capsys.readouterr().err
+    assert not place.exists()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -545,7 +546,9 @@ def started(folder: Path, *words: str, rounds: int, limit: int | None = None) ->
     )
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
-        files = list(folder.rglob("records.jsonl"))
+        files = []
+        with suppress(FileNotFoundError):  # a folder that was tried out may vanish underneath
+            files = list(folder.rglob("records.jsonl"))
         if files and files[0].read_bytes().count(b"\n") > rounds:
             break
         time.sleep(0.005)

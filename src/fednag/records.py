@@ -71,8 +71,11 @@ class Mark:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """All of it or nothing, even when the power fails: written beside ``path``, then renamed."""
-    temporary = path.with_name(path.name + ".tmp")
+    """All of it or nothing, even when the power fails: written beside ``path``, then renamed.
+
+    Processes that write the same file at once do not take each other's half.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     data = content.encode() if isinstance(content, str) else content
     try:
         with temporary.open("wb") as file:

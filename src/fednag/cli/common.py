@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def output(path: Path) -> Path:
+def output(path: Path, option: str = "--out") -> Path:
     """The folder to write to, made if need be: known to be usable before any work is done."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FednagError(
-            f"--out {path}: cannot be made ({error.strerror}); choose another folder"
+            f"{option} {path}: cannot be made ({error.strerror}); choose another folder"
         ) from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise FednagError(f"--out {path}: cannot be written to; choose another folder")
+        raise FednagError(f"{option} {path}: cannot be written to; choose another folder")
     return path
 
 

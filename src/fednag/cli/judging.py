@@ -27,6 +27,7 @@ class Judged:
 
     scale: str
     findings: list[Finding]
+    stale: Mapping[str, int]  # figure -> runs left out
 
     @property
     def counts(self) -> dict[str, int]:
@@ -43,7 +44,12 @@ class Judged:
     @property
     def notes(self) -> list[str]:
         said = "smoke runs show that all works; their verdicts say nothing of the paper"
-        return [said] if self.scale == "smoke" else []
+        left_out = [
+            f"{name}: {number} of its runs were made with other settings and are left out; run it "
+            "again"
+            for name, number in self.stale.items()
+        ]
+        return [said, *left_out] if self.scale == "smoke" else left_out
 
     def as_data(self) -> dict[str, Any]:
         verdicts = [
@@ -70,8 +76,10 @@ class Judged:
 def judge(figures: Sequence[Figure], scale: str, place: Path) -> Judged:
     from fednag.paper.page import findings, records_of
 
-    found = [one for f in figures for one in findings(f, records_of(f, scale, place))]
-    return Judged(scale, found)
+    kept = {figure.name: records_of(figure, scale, place) for figure in figures}
+    found = [one for figure in figures for one in findings(figure, kept[figure.name])]
+    stale = {name: records.stale for name, records in kept.items() if records.stale}
+    return Judged(scale, found, stale)
 
 
 def show(terminal: Console, judged: Judged) -> None:

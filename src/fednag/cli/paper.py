@@ -157,7 +157,7 @@ def paper_verdict(
     """
     from fednag.paper.figure import SCALES, read_figures
     from fednag.paper.jobs import gather_all
-    from fednag.paper.page import refresh
+    from fednag.paper.page import read_page, refresh
     from fednag.terminal import paths
 
     figures = read_figures(experiments)
@@ -172,15 +172,19 @@ def paper_verdict(
     scales = [scale] if scale else [s for s in SCALES if _has(out, s)]
     if not scales:
         raise FednagError(f"{out}: no runs or records there; `fednag paper run` makes some")
+    if page:
+        read_page(page, figures)
+        if len(scales) > 1:
+            raise FednagError(f"--page {page}: {out} has {', '.join(scales)}; say which --scale")
+    if write and write != out and (bare := [s for s in scales if not (out / s).is_dir()]):
+        raise FednagError(f"{out}: no {bare[0]} runs there to take records from; omit --write")
     written: list[Path] = []
     judged: list[Judged] = []
+    place = output(write, "--write") if write else out
     for one in scales:
-        place = output(write) if write else out
         # Runs are gathered where there are any; committed records stand for themselves.
         if (out / one).is_dir():
-            gather_all(figures, one, out, place, before=write)
-        elif write and write != out:
-            raise FednagError(f"{out}: no runs there to take records from; leave out --write")
+            gather_all(figures, one, out, place)
         if write or (out / one).is_dir():
             written += _draw(figures.values(), one, place)
         judged.append(judge(list(figures.values()), one, place))

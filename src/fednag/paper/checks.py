@@ -185,12 +185,13 @@ def _difference(check: Check, runs: Runs) -> list[Part]:
     first, *rest = check.series
     parts = []
     for other in rest:
-        values = []
+        values, sizes = [], []
         for seed in _shared(runs, [first, other]):
             a, b = (_value(check, runs, label, seed) for label in (first, other))
             values.append(0.0 if a == b else a - b)
+            sizes += [a, b]
         words = f"{first} less {other}"
-        parts.append(_part(words, values, _region(check), _margin(check, values)))
+        parts.append(_part(words, values, _region(check), _margin(check, sizes)))
     return parts
 
 
@@ -211,7 +212,10 @@ def _reduction(check: Check, runs: Runs) -> list[Part]:
             for seed, (a, b) in zip(seeds, pairs, strict=True)
         ]
         words = f"{first} against {other}" + (", which never arrived" if never else "")
-        part = _part(words, values, _region(check), _margin(check, values))
+        # Values a part too small or too large change what is left of the rival's by that part.
+        left = [1 - value for value in values if isfinite(value)]
+        margin = check.margin * max(left, default=1.0)
+        part = _part(words, values, _region(check), margin)
         high = inf if check.high is None else check.high
         refuted = part.verdict == "not reproduced" and (part.mean or 0.0) > high
         parts.append(replace(part, verdict="undecided") if never and not refuted else part)
@@ -221,7 +225,14 @@ def _reduction(check: Check, runs: Runs) -> list[Part]:
 def _saved(a: float, b: float) -> float:
     if a == inf:
         return 0.0 if b == inf else -inf
-    return 1.0 if b == inf else 1 - a / b
+    return 1.0 if b == inf else 1 - _over(a, b)
+
+
+def _over(a: float, b: float) -> float:
+    """a / b, also where there is nothing to divide by."""
+    if a == b:
+        return 1.0
+    return inf if b == 0 else a / b
 
 
 def _ratio(check: Check, runs: Runs) -> list[Part]:
@@ -231,7 +242,7 @@ def _ratio(check: Check, runs: Runs) -> list[Part]:
         values = []
         for seed in _shared(runs, [here, there]):
             a, b = (_value(check, runs, label, seed) for label in (here, there))
-            values.append(1.0 if a == b else b / a)
+            values.append(_over(b, a))
         words = f"{there} / {here}"
         parts.append(_part(words, values, _region(check), _margin(check, values)))
     return parts
@@ -243,11 +254,12 @@ def _closer(check: Check, runs: Runs) -> list[Part]:
     shrunk, sizes = [], []
     for seed in _shared(runs, [first, last]):
         early, late = (
-            abs(_value(check, runs, first, seed, at) - _value(check, runs, last, seed, at))
+            [_value(check, runs, label, seed, at) for label in (first, last)]
             for at in (check.early, check.value.at)
         )
-        shrunk.append(early - late)
-        sizes.append(early)
+        gaps = [0.0 if a == b else abs(a - b) for a, b in (early, late)]
+        shrunk.append(0.0 if gaps[0] == gaps[1] else gaps[0] - gaps[1])
+        sizes += [*early, *late]
     words = f"gap of {first} and {last}, early less late"
     return [_part(words, shrunk, Region(low=0.0), _margin(check, sizes))]
 
@@ -257,7 +269,8 @@ def _fails(check: Check, runs: Runs) -> list[Part]:
     parts = []
     for label in check.series:
         values = [
-            measure(run, check.value) / first_loss(run) for _, run in sorted(runs[label].items())
+            _over(measure(run, check.value), first_loss(run))
+            for _, run in sorted(runs[label].items())
         ]
         words = f"{label}: last loss / first"
         parts.append(_part(words, values, _region(check), _margin(check, values)))
@@ -278,9 +291,11 @@ _TESTS: dict[str, Callable[[Check, Runs], list[Part]]] = {
 
 
 def _ours(check: Check, runs: Runs, label: str) -> str:
-    seeds = sorted(runs[label])
-    if check.value.equal_bytes:  # comparable only where all have been run
-        seeds = [seed for seed in seeds if all(seed in runs[other] for other in check.series)]
+    # What is compared is shown on the seeds on which it is compared.
+    others = [label] if check.test in ("within", "fails") else [s for s in check.series if runs[s]]
+    if check.value.equal_bytes:
+        others = check.series
+    seeds = _shared(runs, others)
     if not seeds:
         return f"{label} -"
     return f"{label} {told(check, [_value(check, runs, label, seed) for seed in seeds])}"

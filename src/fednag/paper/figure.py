@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from fednag.clock.fleet import load_fleet
 from fednag.config import Experiment, override, parse, read
 from fednag.config.sections import Section
 from fednag.config.sentences import explain, nearest
@@ -18,6 +19,7 @@ from fednag.paper.files import folder as folder
 
 Measure = Literal["loss", "accuracy", "train_accuracy"]
 USUAL: tuple[Measure, ...] = ("loss", "accuracy")
+DEVICES = ("cpu", "cuda")  # that "auto" may mean
 
 
 class Series(Section):
@@ -96,12 +98,16 @@ class Check(Section):
 
     @model_validator(mode="after")
     def _complete(self) -> Check:
-        least = 1 if self.test in ("within", "fails") else 2
+        least = {"within": 1, "fails": 1, "interior": 3}.get(self.test, 2)
         if len(self.series) < least:
             raise ValueError(f"check {self.name}: {self.test} needs at least {least} series")
         bounded = self.low is not None or self.high is not None
-        if (self.test in ("within", "difference", "reduction", "ratio", "fails")) != bounded:
-            raise ValueError(f"check {self.name}: low or high do not go with {self.test}")
+        bounds = self.test in ("within", "difference", "reduction", "ratio", "fails")
+        if bounds != bounded:
+            said = "needs low or high" if bounds else "takes neither low nor high"
+            raise ValueError(f"check {self.name}: {self.test} {said}")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"check {self.name}: low is above high; swap them")
         if (self.test == "closer") != (self.early is not None):
             raise ValueError(f"check {self.name}: early goes with closer, and only so")
         return self
@@ -170,6 +176,17 @@ class Figure:
             for series in self.series(scale)
         ]
 
+    def keys(self, scale: str) -> dict[tuple[str, int], set[str]]:
+        """By series and seed, the keys its run may have: "auto" may have been any device."""
+        found = {}
+        for job in self.jobs(scale):
+            engine = job.experiment.engine
+            devices = DEVICES if engine.device == "auto" else (engine.device,)
+            made = [engine.model_copy(update={"device": device}) for device in devices]
+            keys = {job.experiment.model_copy(update={"engine": one}).key for one in made}
+            found[job.series, job.experiment.seed] = keys
+        return found
+
     def departures(self, scale: str) -> list[str]:
         """What a scale changes of the paper's settings, as the file says it; not the engine."""
         chosen, base = self.scale(scale), self.content.base
@@ -224,6 +241,41 @@ def _consistent(figure: Figure, source: str) -> None:
                 raise FednagError(f"{source}: scale.{name}: no series {label!r}{hint}")
         if not scale.seeds:
             raise FednagError(f"{source}: scale.{name}.seeds: is empty; give at least one")
+        if len({*scale.seeds}) < len(scale.seeds):
+            raise FednagError(f"{source}: scale.{name}.seeds: one is there twice; leave it out")
+    if both := [group for group in groups if group in labels]:
+        raise FednagError(f"{source}: {both[0]!r} is a group and a series; rename one")
+    for check in content.check:
+        _askable(check, content, source)
+    _drawable(content, source)
+
+
+def _askable(check: Check, content: Content, source: str) -> None:
+    """A check that could never be answered."""
+    said = f"{source}: check {check.name}"
+    if len({*check.series}) < len(check.series):
+        raise FednagError(f"{said}: a series is there twice; leave one out")
+    members = {series.label: series.group for series in content.series if series.group}
+    for label in check.series:
+        if label in members:
+            raise FednagError(f"{said}: {label!r} is tuned; name its group {members[label]!r}")
+    if check.value.of == "seconds" and content.fleet is None:
+        raise FednagError(f"{said}: seconds need a fleet; name one, e.g. fleet = 'paper-edge'")
+
+
+def _drawable(content: Content, source: str) -> None:
+    draw = content.draw
+    if content.fleet is not None:
+        try:
+            load_fleet(content.fleet)
+        except FednagError as error:
+            raise FednagError(f"{source}: fleet: {error}") from None
+    elif draw.across == "seconds":
+        raise FednagError(f"{source}: draw.across: seconds need a fleet; name one")
+    if draw.kind == "reach" and draw.to_loss is None and draw.to_accuracy is None:
+        raise FednagError(f"{source}: draw: reach needs to_loss or to_accuracy")
+    if not draw.measures:
+        raise FednagError(f"{source}: draw.measures: is empty; give loss, accuracy or both")
 
 
 def read_figures(place: Path | None = None) -> dict[str, Figure]:

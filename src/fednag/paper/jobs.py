@@ -46,7 +46,10 @@ def absent_data(experiment: Experiment) -> str | None:
         needed.append("mnist-writers")
     for name in needed:
         source = SOURCES.get(name)
-        if source and not (data_folder() / source.folder / source.files[0].name).exists():
+        if source is None:
+            continue
+        place = data_folder() / source.folder
+        if any(not (place / file.name).exists() for file in source.files):
             return name
     return None
 
@@ -162,8 +165,13 @@ def _ends(folder: RunFolder, fleet: str) -> Sequence[float]:
 def gather_all(
     figures: Mapping[str, Figure], scale: str, out: Path, place: Path, before: Path | None = None
 ) -> list[Path]:
-    """Write the records of every figure that has runs, in ``out`` or kept in ``before``."""
-    kept = known(before, scale) if before else {}
+    """Write in ``place`` the records of every figure that has runs.
+
+    They are taken from runs in ``out``, or were kept before: there, in ``place`` or in ``before``.
+    """
+    kept: dict[tuple[str, str], Kept] = {}
+    for folder in dict.fromkeys(one for one in (before, out, place) if one):
+        kept |= known(folder, scale)
     written = []
     for figure in figures.values():
         records = gather(figure, scale, out, kept)

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
 from fednag.errors import FednagError
 from fednag.records import Record, write_atomically
@@ -22,6 +24,8 @@ Numbers = tuple[float | None, ...]
 @dataclass(frozen=True)
 class Kept:
     """One run, thinned. ``seconds`` are those on the figure's fleet, where it has one."""
+
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     seed: int
     key: str
@@ -50,6 +54,7 @@ class FigureRecords:
     scale: str
     planned: tuple[int, ...]  # seeds
     series: Mapping[str, tuple[Kept, ...]] = field(default_factory=dict)
+    stale: int = 0  # runs left out because they were made with other settings
 
     def of(self, label: str) -> dict[int, Kept]:
         """Runs of a series by seed."""
@@ -141,24 +146,43 @@ def load(place: Path, scale: str, figure: str) -> FigureRecords | None:
         return None
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
+        if (table["figure"], table["scale"]) != (figure, scale):
+            raise ValueError(f"they are those of {table['figure']} at {table['scale']}")
         series: dict[str, tuple[Kept, ...]] = {}
         for row in table["runs"]:
             label = row.pop("series")
-            fields: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in row.items()
-            }
-            run = Kept(**fields)
-            columns = (run.loss, run.accuracy, run.train_accuracy, run.megabytes)
-            if any(len(column) != len(run.iteration) for column in columns):
-                raise ValueError(f"{label}: columns of unequal length")
-            series[label] = (*series.get(label, ()), run)
-        return FigureRecords(figure, scale, tuple(table["seeds"]), series)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if not isinstance(label, str):
+                raise ValueError("series: is no text")
+            series[label] = (*series.get(label, ()), _checked(row))
+        seeds = _SEEDS.validate_python(table["seeds"])
+        return FigureRecords(figure, scale, tuple(seeds), series)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise FednagError(
-            f"{path}: is not a figure's records ({error}); restore it, or make it again with "
-            f"`fednag paper run {figure} --scale {scale}`"
+            f"{path}: is not a figure's records ({_first(error)}); restore it, or remove it and "
+            f"make it again with `fednag paper run {figure} --scale {scale}`"
         ) from error
+
+
+_ROW = TypeAdapter(Kept)
+_SEEDS = TypeAdapter(Annotated[list[int], Strict(), Field(min_length=1)])
+
+
+def _checked(row: Mapping[str, Any]) -> Kept:
+    run = _ROW.validate_json(json.dumps(row))
+    columns = (run.loss, run.accuracy, run.train_accuracy, run.megabytes)
+    lengths = {len(run.iteration), *map(len, columns), len(run.seconds) or len(run.iteration)}
+    if len(lengths) > 1 or 0 in lengths:
+        raise ValueError("columns of unequal length, or empty ones")
+    return run
+
+
+def _first(error: Exception) -> str:
+    """What is wrong, in a few words."""
+    if isinstance(error, ValidationError):
+        found = error.errors()[0]
+        place = ".".join(str(part) for part in found["loc"])
+        return f"{place}: {found['msg'][0].lower()}{found['msg'][1:]}"
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 Known = Mapping[tuple[str, str], Kept]  # runs kept before, by figure ("": any) and key

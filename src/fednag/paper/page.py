@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -13,16 +15,27 @@ from fednag.paper.figure import Figure
 from fednag.paper.kept import FigureRecords, Kept, load, tuned
 from fednag.records import write_atomically
 
-BLOCK = re.compile(r"(<!-- figure ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
+OPENING = re.compile(r"<!-- (?:figure ([\w-]+)|summary) -->")
+INSIDE = r"(?:(?!<!-- (?:figure|summary)).)*?"
+BLOCK = re.compile(rf"(<!-- figure ([\w-]+) -->\n){INSIDE}(<!-- end -->)", re.S)
 VERDICTS = ("reproduced", "not reproduced", "undecided", "not run")
-SUMMARY = re.compile(r"(<!-- summary -->\n).*?(<!-- end -->)", re.S)
+SUMMARY = re.compile(rf"(<!-- summary -->\n){INSIDE}(<!-- end -->)", re.S)
 
 
 def records_of(figure: Figure, scale: str, place: Path) -> FigureRecords:
-    """What is kept of a figure, its tuned groups settled; empty when nothing has been run."""
-    found = load(place, scale, figure.name)
-    if found is None:
-        found = FigureRecords(figure.name, scale, tuple(figure.scale(scale).seeds))
+    """What is kept of a figure, its tuned groups settled; empty when nothing has been run.
+
+    Runs that were made with other settings than the figure's file now says are left out.
+    """
+    seeds, keys = tuple(figure.scale(scale).seeds), figure.keys(scale)
+    kept = load(place, scale, figure.name) or FigureRecords(figure.name, scale, seeds)
+    series = {
+        label: tuple(run for run in runs if run.key in keys.get((label, run.seed), ()))
+        for label, runs in kept.series.items()
+    }
+    series = {label: runs for label, runs in series.items() if runs}
+    found = FigureRecords(figure.name, scale, seeds, series)
+    found = replace(found, stale=kept.runs - found.runs)
     groups = {s.label: s.group for s in figure.series(scale) if s.group}
     return tuned(found, groups) if groups else found
 
@@ -104,8 +117,8 @@ def spread(values: Sequence[float | None], form: str) -> str:
     return f"{mean(numbers):{form}}{tail}"
 
 
-def block(figure: Figure, scale: str, place: Path) -> str:
-    """What a page says of a figure, from its records alone."""
+def block(figure: Figure, scale: str, place: Path, link: str = "paper") -> str:
+    """What a page says of a figure, from its records alone; ``link`` leads from it to ``place``."""
     records = records_of(figure, scale, place)
     command = f"`fednag paper run {figure.name} --scale {scale}`"
     departures = "; ".join(figure.departures(scale)) or "nothing is scaled"
@@ -120,14 +133,14 @@ def block(figure: Figure, scale: str, place: Path) -> str:
         lines += [f"{why[0].upper()}{why[1:]}.", ""]
     planned = len(figure.series(scale)) * len(records.planned)
     kept = load(place, scale, figure.name)
-    done = kept.runs if kept else 0
+    done = kept.runs - records.stale if kept else 0
     if 0 < done < planned:
         lines += [f"**{done} of {planned} runs are done**; the rest is not yet run.", ""]
     if not records.runs:
         return "\n".join([*lines, f"**Not yet run.** Command: {command}", ""])
     image = place / "charts" / scale / f"{figure.name}.png"
     if image.exists():
-        lines += [f"![{figure.content.title}](paper/charts/{scale}/{figure.name}.png)", ""]
+        lines += [f"![{figure.content.title}]({link}/charts/{scale}/{figure.name}.png)", ""]
     lines += [series_table(records), "", *_classes(records)]
     lines += [checks_table(findings(figure, records)), ""]
     longest = max(run.minutes for runs in records.series.values() for run in runs)
@@ -162,19 +175,45 @@ def _verdicts(found: Mapping[str, Sequence[Finding]], beyond: bool) -> str:
     return "\n".join([*head, *rows, last])
 
 
+def read_page(page: Path, figures: Mapping[str, Figure]) -> str:
+    """A page whose blocks can be filled; whatever it is written in, none of it may be lost."""
+    try:
+        if not page.is_file():
+            raise FednagError(f"{page}: is no file; give a page such as docs/paper.md")
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise FednagError(f"{page}: cannot be read ({why}); check the path") from error
+    opened = [match[1] for match in OPENING.finditer(text)]
+    closed = [
+        *(match[2] for match in BLOCK.finditer(text)),
+        *(None for _ in SUMMARY.finditer(text)),
+    ]
+    if not opened:
+        raise FednagError(f"{page}: nothing to fill; write <!-- figure NAME --> and <!-- end -->")
+    for name in opened:
+        what = "the summary" if name is None else f"figure {name!r}"
+        if opened.count(name) != closed.count(name):
+            raise FednagError(f"{page}: {what} is not closed; write <!-- end --> on a line below")
+        if name is not None and name not in figures:
+            raise FednagError(f"{page}: no figure {name!r}; remove its block")
+    return text
+
+
 def refresh(page: Path, figures: Mapping[str, Figure], scale: str, place: Path) -> Path:
     """Fill the page's marked blocks from the records; what stands between them is kept."""
-    try:
-        text = page.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FednagError(f"{page}: cannot be read ({error.strerror}); check the path") from error
+    text = read_page(page, figures)
+    link = Path(os.path.relpath(place, page.parent)).as_posix()
 
     def fill(match: re.Match[str]) -> str:
-        if match[2] not in figures:
-            raise FednagError(f"{page}: no figure {match[2]!r}; remove its block")
-        return f"{match[1]}{block(figures[match[2]], scale, place)}\n{match[3]}"
+        return f"{match[1]}{block(figures[match[2]], scale, place, link)}\n{match[3]}"
 
     text = BLOCK.sub(fill, text)
     text = SUMMARY.sub(lambda m: f"{m[1]}{summary(figures, scale, place)}\n{m[2]}", text)
-    write_atomically(page, text)
+    try:
+        write_atomically(page.resolve(), text)  # a link stays one
+    except OSError as error:
+        raise FednagError(
+            f"{page}: cannot be written ({error.strerror}); check its folder"
+        ) from error
     return page

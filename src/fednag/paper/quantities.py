@@ -53,7 +53,8 @@ def measure(run: Kept, value: Value, at: float | None = None, budget: float | No
 
 def _place(run: Kept, at: float, budget: float | None) -> int:
     if budget is not None:
-        return max(i for i, sent in enumerate(run.megabytes) if sent <= budget * (1 + 1e-9))
+        within = (i for i, sent in enumerate(run.megabytes) if sent <= budget * (1 + 1e-9))
+        return max(within, default=0)
     target = at * run.iterations
     return min(range(len(run.iteration)), key=lambda i: abs(run.iteration[i] - target))
 

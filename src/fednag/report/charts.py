@@ -108,7 +108,7 @@ def save(chart: Any, stem: Path, formats: Sequence[str] = FORMATS, ppi: int = 14
     written = []
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             if kind == "html":
                 chart.save(str(temporary), format="html", inline=True)

@@ -6,6 +6,8 @@ import struct
 import zlib
 from pathlib import Path
 
+from fednag.records import write_atomically
+
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -26,4 +28,4 @@ def squeeze(path: Path) -> None:
     packed = b"IDAT" + zlib.compress(zlib.decompress(pixels), 9)
     middle = struct.pack(">I", len(packed) - 4) + packed + struct.pack(">I", zlib.crc32(packed))
     if len(middle) < len(content) - len(before) - len(after):
-        path.write_bytes(SIGNATURE + before + middle + after)
+        write_atomically(path, SIGNATURE + before + middle + after)
