@@ -403,6 +403,16 @@ def test_a_wrong_figure_file_is_named(tmp_path: Path, old: str, new: str, expect
     assert expected in str(caught.value)
 
 
+def test_a_figure_finds_its_data_from_its_own_folder(tmp_path: Path) -> None:
+    text = (folder() / "gamma-one.toml").read_text()
+    (tmp_path / "mine.csv").write_text("a,label\n1,0\n2,1\n")
+    path = tmp_path / "own.toml"
+    path.write_text(text.replace('name = "mnist"', 'name = "file"\npath = "mine.csv"', 1))
+    job = read_figure(path).jobs("full")[0]
+    assert job.experiment.data.path is not None
+    assert Path(job.experiment.data.path) == tmp_path / "mine.csv"
+
+
 # --- end to end
 
 

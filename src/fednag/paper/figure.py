@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fednag.clock.fleet import load_fleet
 from fednag.config import Experiment, override, parse, read
+from fednag.config.places import placed
 from fednag.config.sections import Section
 from fednag.config.sentences import explain, nearest
 from fednag.errors import FednagError
@@ -205,8 +206,11 @@ class Figure:
 
 def read_figure(path: Path) -> Figure:
     """A figure file, every run it describes checked."""
+    raw = read(path)
+    if isinstance(raw.get("base"), dict):
+        raw["base"] = placed(raw["base"], path.parent)
     try:
-        content = Content.model_validate(read(path))
+        content = Content.model_validate(raw)
     except ValidationError as error:
         raise FednagError(f"{path}: {explain(error, Content)}") from None
     figure = Figure(path.stem, content)
