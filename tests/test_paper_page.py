@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import altair as alt
 import pytest
 
-from fednag.paper.figure import Figure, read_figures
+from fednag.paper.figure import Check, Figure, read_figures
 from fednag.paper.page import checks_table, findings, records_of, summary
 from fednag.paper.panels import panels
 from fednag.report.paper import Panel, paper_chart
@@ -98,3 +101,21 @@ def test_ours_are_apart_from_the_papers_claims_and_late_ones_marked() -> None:
     for part in (claims, questions):
         total = part.strip().splitlines()[-1]
         assert sum(map(int, re.findall(r"\d+", total))) == 1
+
+
+def test_the_pages_own_figure_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the page tells a reader to write and to type."""
+    text = (PLACE.parent / "paper.md").read_text()
+    (written,) = re.findall(r"```toml\n(.*?)```", text, re.S)
+    (command,) = re.findall(r"^fednag (paper run digits .*)$", text, re.M)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "digits.toml").write_text(written)
+    done = subprocess.run(
+        [sys.executable, "-m", "fednag", *command.split(), "--json"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (verdict,) = json.loads(done.stdout)["verdicts"]
+    assert (verdict["check"], verdict["verdict"]) == ("fednag-ahead", "reproduced")
+    for test in get_args(Check.model_fields["test"].annotation):
+        assert f"`{test}`" in text
