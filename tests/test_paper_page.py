@@ -119,3 +119,15 @@ def test_the_pages_own_figure_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (verdict["check"], verdict["verdict"]) == ("fednag-ahead", "reproduced")
     for test in get_args(Check.model_fields["test"].annotation):
         assert f"`{test}`" in text
+
+
+def test_a_scale_too_short_to_judge_by_has_no_verdicts() -> None:
+    content = FIGURES["gamma-one"].content
+    short = content.scale["laptop"].model_copy(update={"judged": False})
+    scales = {**content.scale, "laptop": short}
+    figure = Figure("gamma-one", content.model_copy(update={"scale": scales}))
+    for one in findings(FIGURES["gamma-one"], records_of(figure, "laptop", PLACE)):
+        assert one.verdict in ("reproduced", "not reproduced")
+    for one in findings(figure, records_of(figure, "laptop", PLACE)):
+        assert (one.verdict, one.note) == ("undecided", "too short to judge by")
+        assert one.ours

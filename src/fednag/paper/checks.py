@@ -49,6 +49,7 @@ class Finding:
     ours: str
     seeds: int
     planned: int
+    judged: bool = True  # False: the scale is too short for a verdict
 
     @property
     def words(self) -> str:
@@ -67,6 +68,8 @@ class Finding:
         """How many seeds it rests on, where that is too few for a spread."""
         if self.verdict == "not run":
             return ""
+        if not self.judged:
+            return "too short to judge by"
         few = self.seeds < min(FEW, self.planned) or self.planned < FEW
         count = f"{self.seeds} of {self.planned} seeds" if self.planned > 1 else "1 seed"
         return f"{count}: by margin, not spread" if few else ""

@@ -43,6 +43,7 @@ class Scale(Section):
     leave_out: list[str] = Field(default_factory=list)  # series not run at this scale
     turn: Literal["first", "usual", "last"] = "usual"  # in a queue of all figures
     why: str = ""  # what a reader should know of this scale
+    judged: bool = True  # False: so short that nothing it shows speaks for or against a claim
 
 
 class Draw(Section):

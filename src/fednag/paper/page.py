@@ -41,8 +41,14 @@ def records_of(figure: Figure, scale: str, place: Path) -> FigureRecords:
 
 
 def findings(figure: Figure, records: FigureRecords) -> list[Finding]:
-    """The verdict on every check of a figure."""
-    return [judge(check, records) for check in figure.content.check]
+    """The verdict on every check of a figure; none where its scale is too short for one."""
+    found = [judge(check, records) for check in figure.content.check]
+    if figure.scale(records.scale).judged:
+        return found
+    return [
+        one if one.verdict == "not run" else replace(one, verdict="undecided", judged=False)
+        for one in found
+    ]
 
 
 def checks_table(found: Sequence[Finding]) -> str:
