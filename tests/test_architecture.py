@@ -19,7 +19,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "records": {"errors"},
     "labels": set(),
     "targets": {"errors", "records"},
-    "simulate": {"algorithm", "problems", "records", "vectors"},
+    "memory": set(),
+    "simulate": {"algorithm", "memory", "problems", "records", "vectors"},
     "report": {"errors", "labels", "records", "targets", "theory"},
     "config": {"algorithm", "algorithms", "errors"},
     "clock": {
@@ -60,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "execute",
         "experiment",
         "interrupts",
+        "memory",
         "problems",
         "progress",
         "records",

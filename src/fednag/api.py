@@ -24,12 +24,12 @@ from fednag.errors import BusyError, FednagError
 from fednag.execute import Execution, Listener, stem
 from fednag.experiment import Builder, Parts
 from fednag.interrupts import Watch
+from fednag.memory import tidied
 from fednag.problems.dataset import Dataset
 from fednag.problems.losses import Loss
 from fednag.progress import progress
 from fednag.records import RunFolder
 from fednag.results import Comparison, Run
-from fednag.simulate.allocator import tidied
 
 __all__ = ["compare", "dataset", "grid", "resume_all", "run", "run_all", "sweep"]
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from fednag.simulate.allocator import keep_freed_memory
+from fednag.memory import keep_freed_memory
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -15,8 +15,8 @@ import pytest
 import fednag.api
 from fednag.config import parse
 from fednag.execute import Execution
+from fednag.memory import tidied
 from fednag.records import RunFolder
-from fednag.simulate.allocator import tidied
 
 
 class Node:
@@ -81,7 +81,7 @@ def test_many_runs_hold_one_problem_at_a_time(
 KEPT = """
 import ctypes, re, sys
 from pathlib import Path
-from fednag.simulate.allocator import keep_freed_memory, tidied
+from fednag.memory import keep_freed_memory, tidied
 
 def resident():
     return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
