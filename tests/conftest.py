@@ -7,11 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
 
 from browser import Browser, program
 from fednag.problems.dataset import Dataset
 
 torch.set_num_threads(1)  # tests run in parallel processes
+
+# The same examples every time, so that what passed once passes again; new ones are looked for with
+# HYPOTHESIS_PROFILE=explore.
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("explore")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
 @pytest.fixture(scope="session")

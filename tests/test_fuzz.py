@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fednag
@@ -190,6 +190,7 @@ WORDS = [
 ]
 
 
+@example(words=["run", "\0"])
 @given(words=st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=7))
 @settings(max_examples=300, deadline=None, suppress_health_check=RELAXED)
 def test_whatever_is_typed(words: list[str], terminal: Terminal) -> None:

@@ -247,6 +247,8 @@ def algorithms(json: Json = False) -> None:
 
 def main() -> None:
     """Run the command line; what users can put right is one sentence on stderr, exit code 2."""
+    if any("\0" in word for word in sys.argv):
+        _fail("an argument holds a NUL character, which no name or number has; leave it out")
     try:
         code = app(prog_name="fednag", standalone_mode=False)
     except FednagError as error:
