@@ -54,6 +54,7 @@ class FigureRecords:
     scale: str
     planned: tuple[int, ...]  # seeds
     series: Mapping[str, tuple[Kept, ...]] = field(default_factory=dict)
+    done: int = 0  # how many of the planned runs there are; groups have fewer once settled
     stale: int = 0  # runs left out because they were made with other settings
 
     def of(self, label: str) -> dict[int, Kept]:

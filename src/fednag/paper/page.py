@@ -8,18 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
+from typing import get_args
 
 from fednag.errors import FednagError
 from fednag.paper.checks import Finding, Part, judge
 from fednag.paper.figure import Figure
 from fednag.paper.kept import FigureRecords, Kept, load, tuned
+from fednag.paper.regions import Verdict
 from fednag.records import write_atomically
 
 OPENING = re.compile(r"<!-- (?:figure ([\w-]+)|summary) -->")
 INSIDE = r"(?:(?!<!-- (?:figure|summary)).)*?"
 BLOCK = re.compile(rf"(<!-- figure ([\w-]+) -->\n){INSIDE}(<!-- end -->)", re.S)
-VERDICTS = ("reproduced", "not reproduced", "undecided", "not run")
 SUMMARY = re.compile(rf"(<!-- summary -->\n){INSIDE}(<!-- end -->)", re.S)
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 def records_of(figure: Figure, scale: str, place: Path) -> FigureRecords:
@@ -34,8 +36,8 @@ def records_of(figure: Figure, scale: str, place: Path) -> FigureRecords:
         for label, runs in kept.series.items()
     }
     series = {label: runs for label, runs in series.items() if runs}
-    found = FigureRecords(figure.name, scale, seeds, series)
-    found = replace(found, stale=kept.runs - found.runs)
+    done = sum(len(runs) for runs in series.values())
+    found = FigureRecords(figure.name, scale, seeds, series, done, kept.runs - done)
     groups = {s.label: s.group for s in figure.series(scale) if s.group}
     return tuned(found, groups) if groups else found
 
@@ -138,10 +140,8 @@ def block(figure: Figure, scale: str, place: Path, link: str = "paper") -> str:
     if why := figure.scale(scale).why:
         lines += [f"{why[0].upper()}{why[1:]}.", ""]
     planned = len(figure.series(scale)) * len(records.planned)
-    kept = load(place, scale, figure.name)
-    done = kept.runs - records.stale if kept else 0
-    if 0 < done < planned:
-        lines += [f"**{done} of {planned} runs are done**; the rest is not yet run.", ""]
+    if 0 < records.done < planned:
+        lines += [f"**{records.done} of {planned} runs are done**; the rest is not yet run.", ""]
     if not records.runs:
         return "\n".join([*lines, f"**Not yet run.** Command: {command}", ""])
     image = place / "charts" / scale / f"{figure.name}.png"
