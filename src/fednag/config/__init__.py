@@ -17,7 +17,7 @@ from fednag.algorithm import Algorithm
 from fednag.algorithms import ALGORITHMS
 from fednag.config.places import placed
 from fednag.config.sections import (
-    OF_FILES,
+    LATER,
     ONLY_WITH,
     STRICT,
     Checkpoint,
@@ -102,9 +102,11 @@ class Experiment(Section):
         )
         if self.clock.fleet is None:  # it decides nothing; a fleet is known by its digest
             del content["clock"]
-        for option in OF_FILES:  # nor do these, and earlier runs did not have them
-            if content["data"][option] is None:
-                del content["data"][option]
+        # Nor does a field that runs of version 0.1.0 did not have, as long as nobody sets it.
+        for section, option in LATER:
+            table = getattr(self, section)
+            if getattr(table, option) == type(table).model_fields[option].get_default():
+                content[section].pop(option, None)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
