@@ -56,7 +56,8 @@ def identity(plan: Plan, exact_key: str) -> str:
     """
     problem = plan.problem
     found = hashlib.sha256(f"{exact_key} {problem.module}".encode())
-    for tensor in (problem.initial, problem.x, problem.y, problem.test_x, problem.test_y):
+    data = problem.dataset
+    for tensor in (problem.initial, data.x, problem.y, data.test_x, problem.test_y):
         found.update(_bytes(tensor))
     for held in plan.owned:
         found.update(len(held).to_bytes(8, "little"))

@@ -58,6 +58,10 @@ class Vectors(Mapping[str, Vector]):
             raise KeyError(f"{', '.join(missing)} declared in down or up, but there is only {held}")
         return Vectors(**{name: self[name] for name in names})
 
+    def without(self, name: str) -> Vectors:
+        """All vectors but this one, if it is there."""
+        return Vectors(**{key: vector for key, vector in self.items() if key != name})
+
     def but(self, **changed: Vector) -> Vectors:
         """The same with some vectors replaced or added."""
         return Vectors(**{**self._items, **changed})

@@ -1,79 +1,89 @@
-"""Gradients of stacked workers."""
+"""Gradients of stacked workers, in a form that can be recorded."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fednag.problems.losses import Loss
-from fednag.problems.tracing import Traced
+from fednag.problems.losses import Objective
+from fednag.problems.plain import Buffers
 from fednag.vectors import Layout, Vector
 
 
-class Gradients:
-    """``gradients(w, x, y, weight)``: for each stacked worker, the gradient of its weighted loss.
+class Differentiable:
+    """A module's gradient as a function of flat vectors: ``w`` (n, d), ``b`` (n, k), a row a worker.
 
-    Takes w (n, d), x (n, b, ...), y (n, b) and weight (n, b), gives (n, d). A model that cannot be
-    traced, or that draws random numbers (dropout), is differentiated eagerly, one worker at a
-    time; ``eager`` then says why. Eager calls are not thread-safe.
+    Every call differentiates anew; it is meant to be recorded. Not thread-safe: it swaps the
+    module's attributes.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout, loss: Loss) -> None:
-        self._module, self._layout, self._loss = module, layout, loss
-        self._traced = Traced(self.stacked)
-        self.eager: str | None = None
+    def __init__(
+        self, module: nn.Module, layout: Layout, buffers: Buffers, objective: Objective
+    ) -> None:
+        self._layout, self._buffers = layout, buffers
+        self._valued = _Valued(module, objective, buffers)
 
-    def __call__(self, w: Vector, x: Tensor, y: Tensor, weight: Tensor) -> Vector:
-        if self.eager is not None:
-            rows = [self._one(*row) for row in zip(w, x, y, weight, strict=True)]
-            return torch.stack(rows)
-        gradient: Vector = self._traced(w, x, y, weight)
-        return gradient
+    def __call__(
+        self, w: Vector, b: Vector, x: Tensor, y: Tensor, weight: Tensor
+    ) -> tuple[Vector, Vector]:
+        """For each worker: the gradient of its weighted loss, and its buffers after the batch.
 
-    def stacked(self, w: Vector, x: Tensor, y: Tensor, weight: Tensor) -> Vector:
-        """The same, to be traced: every call differentiates anew."""
+        Takes x (n, b, ...), y (n, b, ...) and weight (n, b).
+        """
         if len(w) == 1:
             # Unbatched kernels are faster than vmap's over a single worker.
-            return self._one(w[0], x[0], y[0], weight[0]).unsqueeze(0)
+            gradient, after = self._one(w[0], b[0], x[0], y[0], weight[0])
+            return gradient.unsqueeze(0), after.unsqueeze(0)
         with torch.enable_grad():
             w = w.detach().requires_grad_()
+            values, after = vmap(self._value)(w, b, x, y, weight)
             # Workers do not meet: the slope of the sum is each worker's own.
-            total = vmap(self._value)(w, x, y, weight).sum()
-            (gradients,) = torch.autograd.grad(total, w)
-        return gradients
+            (gradients,) = torch.autograd.grad(values.sum(), w)
+        return gradients, after.detach() if self._buffers.names else b
 
-    def prepare(self, w: Vector, x: Tensor, y: Tensor, weight: Tensor) -> bool:
-        """Trace for these shapes. True when it worked; for one worker, False turns eager."""
-        if self.eager is None:
-            try:
-                self._traced(w, x, y, weight)
-                if len(w) == 1:
-                    self._check(w, x, y, weight)
-            except Exception as error:  # whatever a user's model raises under tracing
-                if len(w) == 1:
-                    self._one(w[0], x[0], y[0], weight[0])  # a model that is simply wrong says so
-                    self.eager = str(error).strip().splitlines()[0] or type(error).__name__
-                return False
-        return self.eager is None
-
-    def _check(self, w: Vector, x: Tensor, y: Tensor, weight: Tensor) -> None:
-        """Refuse a recording that does something else with other numbers.
-
-        That of a model that leaves torch on the way, for numpy say, has its results as constants.
-        """
-        w, x = 0.9 * w, x.flip(1)
-        traced, plain = self._traced(w, x, y, weight), self.stacked(w, x, y, weight)
-        near = 0.01 * float(plain.nan_to_num().abs().max())
-        if not torch.allclose(traced, plain, rtol=0, atol=near, equal_nan=True):
-            raise RuntimeError("its recording, with other samples, does not do as it does")
-
-    def _value(self, w: Vector, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        output = functional_call(self._module, self._layout.unravel(w), (x,))
-        return (self._loss(output, y) * weight).sum()
-
-    def _one(self, w: Vector, x: Tensor, y: Tensor, weight: Tensor) -> Vector:
+    def _one(
+        self, w: Vector, b: Vector, x: Tensor, y: Tensor, weight: Tensor
+    ) -> tuple[Vector, Vector]:
         with torch.enable_grad():
             w = w.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self._value(w, x, y, weight), w)
-        return gradient
+            # What is recomputed on the way back (checkpointing) must find the same weights, so
+            # the slope is taken before the module has its own again.
+            gradient, after = functional_call(
+                self._valued, self._named(w, b), (x, y, weight), {"of": w}
+            )
+        return gradient, after.detach() if self._buffers.names else b
+
+    def _value(
+        self, w: Vector, b: Vector, x: Tensor, y: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Vector]:
+        found: tuple[Tensor, Vector] = functional_call(
+            self._valued, self._named(w, b), (x, y, weight)
+        )
+        return found
+
+    def _named(self, w: Vector, b: Vector) -> dict[str, Tensor]:
+        pieces = self._layout.unravel(w) | self._buffers.unravel(b)
+        return {f"module.{name}": piece for name, piece in pieces.items()}
+
+
+class _Valued(nn.Module):
+    """A model with its loss on top: (x, y, weight) -> (the weighted loss, the buffers after it)."""
+
+    def __init__(self, module: nn.Module, objective: Objective, buffers: Buffers) -> None:
+        super().__init__()
+        self.module, self.objective, self.buffers_of = module, objective, buffers
+
+    def forward(self, x: Tensor, y: Tensor, weight: Tensor, of: Tensor | None = None) -> Any:
+        output = self.module(x)
+        if self.objective.values is None:
+            value = self.objective.batch(output, y)
+        else:
+            value = (self.objective.values(output, y) * weight).sum()
+        after = self.buffers_of.ravel(self.module, weight.dtype)
+        if of is None:
+            return value, after
+        (gradient,) = torch.autograd.grad(value, of)
+        return gradient, after

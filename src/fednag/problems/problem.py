@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import copy
-import threading
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fednag.errors import FednagError
+from fednag.problems.checks import Gradients, Judgements
 from fednag.problems.dataset import Dataset
-from fednag.problems.gradients import Gradients
-from fednag.problems.losses import Loss, resolve
-from fednag.problems.tracing import Traced
+from fednag.problems.examine import (
+    SAMPLES,
+    Facts,
+    check_copy,
+    check_parameters,
+    examine,
+    known_facts,
+    training_mode,
+)
+from fednag.problems.gradients import Differentiable
+from fednag.problems.losses import Loss, Objective, resolve
+from fednag.problems.plain import Buffers, Plain, duplicate, first_line, private_randomness
 from fednag.vectors import Layout, Vector, ravel
+
+Statistics = Literal["averaged", "local", "frozen"]
+"""What becomes of batch normalisation's running statistics."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,10 @@ class Standardise:
 
 
 class Problem:
-    """What is to be minimised: a module's loss on a data set, over flat weight vectors."""
+    """What is to be minimised: a module's loss on a data set, over flat weight vectors.
+
+    ``known`` says that the module is one of this package's own, and need not be examined.
+    """
 
     def __init__(
         self,
@@ -46,29 +61,88 @@ class Problem:
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
         standardise: bool = False,
+        batch_norm: Statistics = "averaged",
+        known: bool = False,
     ) -> None:
         dataset.check()
         self.dataset = dataset
         self.device, self.dtype = torch.device(device), dtype
-        self.module = copy.deepcopy(module).to(self.device, dtype).train()
+        self.batch_norm = batch_norm
+        self._standard = Standardise.fit(dataset.x) if standardise else None
+        self._scaling = self._scaled_to(dtype)
+        self.x, self.test_x = self._samples(dataset.x), self._samples(dataset.test_x)
+        check_parameters(module)
+        objective = resolve(loss)
+        samples = torch.arange(min(SAMPLES, len(self.x))) * max(len(self.x) // SAMPLES, 1)
+        x = self.features(self.x[samples.to(self.device)])
+        y = self._targets(dataset.y)[samples.to(self.device)]
+        self._try_out(module, objective, x, y)
+        if not known:
+            check_copy(module, objective, x.cpu(), y.cpu())
+        self.module = duplicate(module).to(self.device, dtype)
+        training_mode(self.module)
+        if batch_norm == "frozen":
+            for part in self.module.modules():
+                if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                    part.eval()
+        self.objective = objective.to(self.device, dtype)
+        facts = known_facts(self.module) if known else self._examined(x, y)
+        self._settle(facts)
+
+    def _settle(self, facts: Facts) -> None:
+        """All that depends on what was found out about the model."""
+        self.facts = facts
+        if not facts.by_sample:
+            self.objective = replace(self.objective, values=None, shares=None)
         self.layout = Layout.of(self.module)
-        if not self.layout.names:
-            raise FednagError("model: it has no trainable parameters; give one that has")
         self.initial: Vector = ravel(self.module)
-        self.loss = resolve(loss)
-        self.gradients = Gradients(self.module, self.layout, self.loss)
-        self.x, self.y = dataset.x.to(self.device), self._targets(dataset.y)
-        self.test_x, self.test_y = dataset.test_x.to(self.device), self._targets(dataset.test_y)
-        self._scaling: tuple[Tensor, Tensor] | None = None
-        if standardise:
-            fitted = Standardise.fit(dataset.x)
-            deviation = fitted.deviation.to(self.device, dtype)
-            self._scaling = fitted.mean.to(self.device, dtype), 1 / deviation
-        self._settled = copy.deepcopy(self.module).eval()
-        self._judged = Traced(partial(self._judge, self._settled))
-        self._evaluates_eagerly = False
-        self._copies = threading.local()
-        self._try_out()
+        self.buffers = Buffers.of(self.module, facts.moving)
+        self.initial_buffers: Vector = self.buffers.ravel(self.module, self.dtype)
+        self.y, self.test_y = self._targets(self.dataset.y), self._targets(self.dataset.test_y)
+        self.shares = self._shares(self.y)
+        settled = self.module, self.layout, self.buffers, self.objective
+        self.plain = Plain(*settled)
+        self.differentiable = Differentiable(*settled)
+        self._settled = duplicate(self.module).eval()
+        self._twin: Problem | None = None
+        self.gradients, self.judgements = Gradients(self), Judgements(self)
+
+    def check_again(self) -> None:
+        """Have every recording compared with the module when it is next used."""
+        self.gradients.due += 1
+        self.judgements.due += 1
+
+    def evaluate(
+        self, w: Vector, b: Vector, x: Tensor, y: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Per sample at ``index``, in float64: its loss, and 1 if its class is right."""
+        return self.judgements(w, b, x, y, index)
+
+    @property
+    def batchwise(self) -> bool:
+        """Whether batches must be taken as they are: neither padded, nor cut into blocks."""
+        return self.facts.mixes
+
+    @property
+    def twin(self) -> Problem | None:
+        """The same problem in double precision, if the model computes in it."""
+        if self.dtype == torch.float64 or not self.facts.double:
+            return None
+        if self._twin is None:
+            twin = copy.copy(self)
+            twin.dtype = torch.float64
+            twin._scaling = self._scaled_to(torch.float64)  # its samples stay as compact as ours
+            twin.module = duplicate(self.module).double()
+            twin.objective = self.objective.to(self.device, torch.float64)
+            twin._settle(self.facts)
+            self._twin = twin
+        return self._twin
+
+    def _scaled_to(self, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+        if self._standard is None:
+            return None
+        deviation = self._standard.deviation.to(self.device, dtype)
+        return self._standard.mean.to(self.device, dtype), 1 / deviation
 
     def features(self, x: Tensor) -> Tensor:
         """Raw samples as the model sees them."""
@@ -85,74 +159,88 @@ class Problem:
         features, targets = self.features(x.index_select(0, flat)), y.index_select(0, flat)
         return features.view(*index.shape, *x.shape[1:]), targets.view(*index.shape, *y.shape[1:])
 
-    def evaluate(self, w: Vector, x: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Per sample at ``index``, in float64: its loss at ``w``, and 1 if its class is right."""
-        if self.gradients.eager is None and not self._evaluates_eagerly:
-            try:
-                losses, hits = self._judged(w, x, y, index)
-                return losses, hits
-            except Exception:
-                # Whatever a user's model raises under tracing; what is wrong with it in earnest,
-                # it raises again below.
-                self._evaluates_eagerly = True
-        module = getattr(self._copies, "module", None)
-        if module is None:
-            # functional_call swaps attributes, so each thread needs a module of its own.
-            module = self._copies.module = copy.deepcopy(self._settled)
-        with torch.no_grad():
-            return self._judge(module, w, x, y, index)
-
-    def _judge(
-        self, module: nn.Module, w: Vector, x: Tensor, y: Tensor, index: Tensor
+    def judged(
+        self, w: Vector, b: Vector, x: Tensor, y: Tensor, index: Tensor
     ) -> tuple[Tensor, Tensor]:
+        """Loss and hit of each sample at ``index``, to be recorded; not thread-safe."""
         features, targets = self.batch(x, y, index)
-        output = functional_call(module, self.layout.unravel(w), (features,))
-        losses = self.loss(output, targets).double()
-        if self.dataset.classes is None:
+        named = self.layout.unravel(w) | self.buffers.unravel(b)
+        return self.judge(functional_call(self._settled, named, (features,)), targets)
+
+    def judge(self, output: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Per sample, in float64: its loss, and 1 if its class is right.
+
+        Where only whole batches have a loss, every sample has the batch's.
+        """
+        if self.objective.values is None:
+            losses = self.objective.batch(output, targets).double().expand(len(targets))
+        else:
+            losses = self.objective.values(output, targets).double()
+        if not self.has_classes or not isinstance(output, Tensor):
             return losses, torch.zeros_like(losses)
         return losses, (output.argmax(-1) == targets).double()
 
-    def module_at(self, w: Vector) -> nn.Module:
-        """A new module with the weights ``w``, on the CPU, ready to use."""
-        module = copy.deepcopy(self.module).cpu().eval()
+    @property
+    def has_classes(self) -> bool:
+        return self.dataset.classes is not None
+
+    def module_at(self, w: Vector, b: Vector | None = None) -> nn.Module:
+        """A new module with the weights ``w`` and the buffers ``b``, on the CPU, ready to use."""
+        module = duplicate(self.module).cpu().eval()
         values = self.layout.unravel(w.detach().cpu())
+        if b is not None:
+            values |= self.buffers.unravel(b.detach().cpu())
         with torch.no_grad():
-            for name, parameter in module.named_parameters():
-                if name in values:
-                    parameter.copy_(values[name])
+            for named in (module.named_parameters(), module.named_buffers()):
+                for name, tensor in named:
+                    if name in values:
+                        tensor.copy_(values[name])
         return module
+
+    def _samples(self, x: Tensor) -> Tensor:
+        return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
 
     def _targets(self, y: Tensor) -> Tensor:
         return y.to(self.device, self.dtype if y.is_floating_point() else torch.int64)
 
-    def _try_out(self) -> None:
-        """Find what cannot work (wrong shapes, hidden state) before training does."""
-        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
-        x, y = self.features(self.x[:2]), self.y[:2]
+    def _shares(self, y: Tensor) -> Tensor | None:
+        """The share of each training sample in a mean; None where all are 1."""
+        if self.objective.shares is None:
+            return None
+        found = self.objective.shares(y)
+        return None if bool((found == 1).all()) else found
+
+    def _examined(self, x: Tensor, y: Tensor) -> Facts:
+        with private_randomness():
+            return examine(self.module, self.objective, x, y)
+
+    def _try_out(self, module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> None:
+        """Find what cannot work (wrong shapes, no loss) before training does."""
+        tried = duplicate(module).to(self.device, self.dtype)
+        objective = objective.to(self.device, self.dtype)
         try:
-            with torch.no_grad():
-                output = self.module(x)
-                scores = output.shape[-1] if output.dim() else 0
-                losses = self.loss(output, y)
+            with torch.no_grad(), private_randomness(0):
+                output = tried(x.clone())
+                found = objective.given(output, y)
         except Exception as error:
-            first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
             raise FednagError(
                 f"model: it cannot take samples of shape {self.dataset.shape} with this loss "
-                f"({first}); give a model and loss that fit the data"
+                f"({first_line(error)}); give a model and loss that fit the data"
             ) from error
-        if losses.shape != y.shape[:1]:
+        if not isinstance(found, Tensor) or not found.is_floating_point():
+            kind = found.dtype if isinstance(found, Tensor) else type(found).__name__
+            raise FednagError(f"loss: it returned {kind}; return a tensor of floating numbers")
+        unreduced = isinstance(objective.given, nn.Module) and objective.values is not None
+        if found.dim() and not unreduced and found.shape != y.shape[:1]:
             raise FednagError(
-                f"loss: it must return one value per sample, shape ({len(y)},), but returned shape "
-                f"{tuple(losses.shape)}; use reduction='none'"
+                f"loss: it must return the batch's loss, or one value per sample, shape ({len(y)},)"
+                f", but returned shape {tuple(found.shape)}; take the mean over the rest"
             )
-        if scores < (self.dataset.classes or 0):
-            raise FednagError(
-                f"model: it gives {scores} scores a sample, and the data have labels up to "
-                f"{(self.dataset.classes or 0) - 1}; give it {self.dataset.classes} outputs"
-            )
-        for name, buffer in self.module.named_buffers():
-            if not torch.equal(buffer, before[name]):
+        scores = 0
+        if isinstance(output, Tensor):
+            scores = output.shape[-1] if output.dim() else 0
+            if output.dim() and scores < (self.dataset.classes or 0):
                 raise FednagError(
-                    f"model: training changes its buffer {name!r}, which is not among the weights "
-                    "that are averaged; use GroupNorm or LayerNorm instead of BatchNorm"
+                    f"model: it gives {scores} scores a sample, and the data have labels up to "
+                    f"{(self.dataset.classes or 0) - 1}; give it {self.dataset.classes} outputs"
                 )

@@ -2,33 +2,36 @@
 
 A recording is a flat list of torch's operations. Replaying it skips autograd's and functorch's
 bookkeeping; and it is a pure function, safe to share between threads, which ``functional_call`` is
-not: that swaps a module's attributes. Python's own part in a replay would keep threads waiting for
-each other, so it is left to torch's interpreter, TorchScript, which takes none.
+not: that swaps a module's attributes.
+
+The recorder knows which memory every operation reads and writes. What is done to a recording to
+make it faster is done only where no write lies between: sums are fused, repeated work is merged and
+memory is reused only for tensors that nothing ever writes to. An input or a constant that the
+function writes to is copied at the start of every replay, so that neither the caller's tensors nor
+the next replay see it.
 """
 
 from __future__ import annotations
 
 import operator
 import threading
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
-from torch.jit._fuser import optimized_execution
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednag.problems.kernels import FASTER
+from fednag.problems.replay import Replay, compiled
 
 aten = torch.ops.aten
 
-Replay = Callable[..., Any]
-
 # Recording runs the function itself, which may swap a module's attributes: never two at a time.
-RECORDING = threading.Lock()
+RECORDING = threading.RLock()
 
 SUMS = (aten.add.Tensor, aten.sub.Tensor)
 IN_PLACE: dict[Any, Any] = {
@@ -46,37 +49,125 @@ FRESH = (  # their results are new memory
     aten.addmm.default,
     aten.baddbmm.default,
 )
+# Operations that draw random numbers only where their dropout is above 0: its place among the
+# arguments.
+DROPOUTS = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
+    aten._scaled_dot_product_flash_attention.default: 3,
+    aten._scaled_dot_product_efficient_attention.default: 5,
+}
+# Ways to take values out of torch, which a recording would repeat for ever.
+LEAVING = ("numpy", "tolist", "item", "__array__", "data_ptr", "__dlpack__", "__reduce_ex__")
+
+
+class NotRecordable(Exception):
+    """Why a function cannot be recorded."""
 
 
 class Traced:
     """``function`` of tensors alone, without hidden state or random draws, made fast.
 
-    It gives a tensor, or a sequence of them. Raises whatever tracing raises when it first meets
-    shapes with which it cannot be traced.
+    It gives a tensor, or a sequence of them. Raises whatever recording raises when it first meets
+    shapes with which it cannot be recorded. ``made_up`` gives other tensors of the same kind to
+    record with: what depends on values then differs from the first replay, and can be noticed.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self._replays: dict[tuple[torch.Size, ...], Replay] = {}
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        made_up: Callable[..., Sequence[Tensor]] | None = None,
+    ) -> None:
+        self._function, self._made_up = function, made_up
+        self._recordings: dict[Any, Recording] = {}
 
     def __call__(self, *tensors: Tensor) -> Any:
-        key = tuple(tensor.shape for tensor in tensors)
-        replay = self._replays.get(key)
-        if replay is None:
+        return self.recording(*tensors)(*tensors)
+
+    def recording(self, *tensors: Tensor) -> Recording:
+        """The recording for tensors of these shapes, strides and types."""
+        key = _kinds(tensors)
+        found = self._recordings.get(key)
+        if found is None:
             with RECORDING:
-                replay = self._replays.get(key) or compiled(record(self._function, *tensors))
-                self._replays[key] = replay
-        # Without optimisation, which would begin after a few calls and might change roundings.
-        with torch.no_grad(), optimized_execution(False):
-            return replay(*tensors)
+                found = self._recordings.get(key)
+                if found is None:
+                    given = self._made_up(*tensors) if self._made_up else tensors
+                    found = self._recordings[key] = Recording(record(self._function, *given))
+        return found
+
+    def has(self, *tensors: Tensor) -> bool:
+        """Whether tensors of these kinds were recorded."""
+        return _kinds(tensors) in self._recordings
+
+    def __len__(self) -> int:
+        return len(self._recordings)
+
+
+def _kinds(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    return tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
+
+
+class Recording:
+    """What one function does with tensors of one kind; ``checked`` is kept by who checks it."""
+
+    def __init__(self, module: GraphModule) -> None:
+        self.module = module
+        self.checked = -1
+        self._replay: Replay = compiled(module)
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        return self._replay(*tensors)
+
+    def does_as(self, other: Recording) -> bool:
+        """Whether both do the same operations with the same constants, but for precision."""
+        if self._operations() != other._operations():
+            return False
+        constants = dict(self.module.named_buffers()) | dict(self.module.named_parameters())
+        others = dict(other.module.named_buffers()) | dict(other.module.named_parameters())
+        return all(
+            torch.allclose(value.double(), others[name].double(), rtol=1e-5, equal_nan=True)
+            for name, value in constants.items()
+            if not value.is_complex()
+        )
+
+    def _operations(self) -> list[Any]:
+        places = {node: place for place, node in enumerate(self.module.graph.nodes)}
+
+        def plain(part: Any) -> Any:
+            if isinstance(part, Node):
+                return f"%{places[part]}"
+            if isinstance(part, torch.dtype):
+                return "floating" if part.is_floating_point else str(part)
+            return part
+
+        return [
+            (node.op, str(node.target), map_aggregate((node.args, node.kwargs), plain))
+            for node in self.module.graph.nodes
+        ]
 
 
 def record(function: Callable[..., Any], *tensors: Tensor) -> GraphModule:
     """The operations ``function`` does for tensors of these shapes, and only those that matter."""
     recorder = Recorder(tensors)
-    with recorder:
+    with recorder, Staying():
         found = function(*tensors)
     return recorder.finished(found)
+
+
+class Staying(TorchFunctionMode):  # type: ignore[no-untyped-call]
+    """Refuses whatever takes values out of torch."""
+
+    def __torch_function__(
+        self,
+        function: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(function, "__name__", "")
+        if name in LEAVING:
+            raise NotRecordable(f"it takes values out of torch (Tensor.{name})")
+        return function(*args, **(kwargs or {}))
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -92,9 +183,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._nodes: dict[int, Node] = {}
         self._alive: list[Tensor] = []  # so that no other tensor gets the id of one of these
         self._constants: dict[str, Tensor] = {}
-        self._done: dict[Any, Node] = {}
+        self._written: set[int] = set()  # memory that some operation writes to
+        self._held: set[int] = set()  # memory of constants
+        self._computed: set[int] = set()  # memory of inputs, and of what was made of them
         for number, tensor in enumerate(inputs):
-            self._bind(tensor, self._graph.placeholder(f"input_{number}"))
+            self._bind(tensor, self._source(self._graph.placeholder(f"input_{number}"), tensor))
 
     def __torch_dispatch__(
         self,
@@ -109,55 +202,130 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 found = FASTER[function](*args, **kwargs)
             if found is not NotImplemented:
                 return found
-        if torch.Tag.nondeterministic_seeded in function.tags:
-            raise RuntimeError(f"it draws random numbers ({function})")
-        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(function.tags):
-            raise RuntimeError(f"what it does depends on values ({function})")
+        _refuse(function, args, kwargs)
+        written = list(writes(function, args, kwargs))
+        given: Any = map_aggregate((args, kwargs), self._described)
         found = function(*args, **kwargs)
         if _same(function, args, found):
             self._bind(found, self._node(args[0]))
             return found
-        given: Any = map_aggregate((args, kwargs), self._described)
-        node = self._once(function, *given)
+        node = self._graph.call_function(function, *given)
+        self._written |= {_memory(tensor) for tensor in written}
         if isinstance(found, Tensor):
+            self._describe(node, [found])
             node.meta["like"] = found.shape, found.dtype
             self._bind(found, node)
-        else:
+        elif found is not None:
+            parts = [part for part in found if isinstance(part, Tensor)]
+            self._describe(node, parts)
             for number, part in enumerate(found):
                 if isinstance(part, Tensor):
-                    self._bind(part, self._once(operator.getitem, (node, number), {}))
+                    piece = self._graph.call_function(operator.getitem, (node, number))
+                    self._describe(piece, [part])
+                    piece.meta["like"] = part.shape, part.dtype
+                    self._bind(part, piece)
         return found
 
     def finished(self, found: Tensor | Sequence[Tensor]) -> GraphModule:
         """The recording of a function that gave ``found``."""
         self._graph.output(map_aggregate(found, self._described))
+        self._copy_what_is_written()
+        self._merge()
         for node in self._graph.nodes:
             if node.target in SUMS:
-                _scale_while_adding(node)
+                self._scale_while_adding(node)
         self._graph.eliminate_dead_code()
         for node in self._graph.nodes:
             if node.target in IN_PLACE:
-                _add_in_place(node)
+                self._add_in_place(node)
         return GraphModule(self._constants, self._graph)
 
-    def _once(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
-        """The operation's place in the recording; what was done before is not done again."""
-        if function is not operator.getitem and function._schema.is_mutable:
-            self._done.clear()  # views of what it changes have changed, too
-            return self._graph.call_function(function, args, kwargs)
-        key = function, _hashable(args), _hashable(kwargs)
-        if key not in self._done:
-            self._done[key] = self._graph.call_function(function, args, kwargs)
-        return self._done[key]
+    def _copy_what_is_written(self) -> None:
+        """Inputs and constants that are written to, replaced by copies made in every replay."""
+        sources = [node for node in self._graph.nodes if node.op in ("placeholder", "get_attr")]
+        owners: dict[int, Node] = {}
+        for node in sources:
+            for memory in node.meta["memory"]:
+                if memory in self._written and memory in owners:
+                    raise NotRecordable("it writes to memory that two of its tensors share")
+                owners[memory] = node
+        for node in sources:
+            if self._is_quiet(node):
+                continue
+            users = list(node.users)
+            with self._graph.inserting_after(node):
+                copy = self._graph.call_function(aten.clone.default, (node,))
+            copy.meta.update(node.meta)
+            for user in users:
+                user.replace_input_with(node, copy)
+
+    def _merge(self) -> None:
+        """Work that was done before is not done again, where nothing was written in between."""
+        done: dict[Any, Node] = {}
+        for node in list(self._graph.nodes):
+            if node.op != "call_function" or _is_mutable(node.target):
+                continue
+            if not all(self._is_quiet(part) for part in (node, *node.all_input_nodes)):
+                continue
+            key = node.target, _hashable(node.args), _hashable(node.kwargs)
+            first = done.setdefault(key, node)
+            if first is not node:
+                node.replace_all_uses_with(first)
+                self._graph.erase_node(node)
+
+    def _scale_while_adding(self, node: Node) -> None:
+        """``a + number * b`` in one pass over memory instead of two."""
+        first, scaled = node.args
+        if not isinstance(first, Node) or not isinstance(scaled, Node) or node.kwargs:
+            return
+        if scaled.target != aten.mul.Tensor or not self._is_quiet(scaled):
+            return
+        vector, number = scaled.args
+        if not isinstance(vector, Node) or not isinstance(number, int | float):
+            return
+        types = {part.meta["like"][1] for part in (node, scaled, vector)}
+        if self._is_quiet(vector) and len(types) == 1 and types.pop().is_floating_point:
+            node.args, node.kwargs = (first, vector), {"alpha": number}
+
+    def _add_in_place(self, node: Node) -> None:
+        """Write a sum over its first term, if that was made for it alone: less memory is used."""
+        first = node.args[0]
+        if not isinstance(first, Node) or len(first.users) > 1 or not self._is_quiet(first):
+            return
+        if first in node.args[1:]:  # a product with itself: it would be read while it is written
+            return
+        fresh = first.target in FRESH or first.meta.get("was fresh")
+        if fresh and first.meta["like"] == node.meta["like"]:
+            node.target = IN_PLACE[node.target]
+            node.meta["was fresh"] = True
+
+    def _is_quiet(self, node: Node) -> bool:
+        """Whether nothing is ever written to the node's memory."""
+        return not self._written.intersection(node.meta.get("memory", ()))
+
+    def _source(self, node: Node, tensor: Tensor) -> Node:
+        self._describe(node, [tensor])
+        node.meta["like"] = tensor.shape, tensor.dtype
+        return node
+
+    def _describe(self, node: Node, tensors: Iterable[Tensor]) -> None:
+        node.meta["memory"] = tuple({_memory(tensor) for tensor in tensors})
+        if node.op != "get_attr":
+            self._computed |= set(node.meta["memory"]) - self._held
 
     def _described(self, part: Any) -> Any:
         return self._node(part) if isinstance(part, Tensor) else part
 
     def _node(self, tensor: Tensor) -> Node:
         if id(tensor) not in self._nodes:  # made before: a buffer of the model, a table of a loss
+            if tensor.layout is not torch.strided:
+                raise NotRecordable("it works with sparse tensors")
+            if _memory(tensor) in self._computed:
+                raise NotRecordable("it reaches the values of a tensor by .data")
             name = f"constant_{len(self._constants)}"
             self._constants[name] = tensor
-            self._bind(tensor, self._graph.get_attr(name))
+            self._bind(tensor, self._source(self._graph.get_attr(name), tensor))
+            self._held.add(_memory(tensor))
         return self._nodes[id(tensor)]
 
     def _bind(self, tensor: Tensor, node: Node) -> None:
@@ -165,24 +333,45 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive.append(tensor)
 
 
-def compiled(module: GraphModule) -> Replay:
-    """A recording as TorchScript; as it is, where TorchScript cannot express it."""
-    for node in module.graph.nodes:
-        # TorchScript finds the overload itself, by the arguments' types.
-        node.target = getattr(node.target, "overloadpacket", node.target)
-    module.recompile()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch advises against TorchScript, but keeps it
-            script: Replay = torch.jit.script(module)
-            return script
-    except Exception:  # of many kinds, none documented
-        replay: Replay = module.forward
-        return replay
+def _refuse(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What a recording cannot repeat."""
+    if draws(function, args, kwargs):
+        raise NotRecordable(f"it draws random numbers ({function})")
+    if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(function.tags):
+        raise NotRecordable(f"what it does depends on values ({function})")
+
+
+def draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an operation draws random numbers."""
+    if torch.Tag.nondeterministic_seeded not in function.tags:
+        return False
+    place = DROPOUTS.get(function)
+    if place is None:
+        return True
+    return bool(args[place] if place < len(args) else kwargs.get("dropout_p", 0.0))
+
+
+def writes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """The tensors an operation writes to."""
+    for place, argument in enumerate(function._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[place] if place < len(args) else kwargs.get(argument.name)
+            parts = given if isinstance(given, list | tuple) else [given]
+            yield from (part for part in parts if isinstance(part, Tensor))
+
+
+def _memory(tensor: Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        raise NotRecordable("it works with sparse tensors")
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_mutable(function: Any) -> bool:
+    return function is not operator.getitem and bool(function._schema.is_mutable)
 
 
 def _same(function: Any, args: tuple[Any, ...], found: Any) -> bool:
-    """Whether an operation only hands on what it was given."""
+    """True if the operation returns its input unchanged."""
     if function is aten.detach.default:
         return True
     return function in (aten.view.default, aten.expand.default) and found.shape == args[0].shape
@@ -195,25 +384,3 @@ def _hashable(part: Any) -> Any:
     if isinstance(part, list | tuple):
         return tuple(_hashable(value) for value in part)
     return type(part), part
-
-
-def _scale_while_adding(node: Node) -> None:
-    """``a + number * b`` in one pass over memory instead of two."""
-    first, scaled = node.args
-    if not isinstance(first, Node) or not isinstance(scaled, Node) or node.kwargs:
-        return
-    if scaled.target == aten.mul.Tensor:
-        vector, number = scaled.args
-        if isinstance(vector, Node) and isinstance(number, int | float):
-            node.args, node.kwargs = (first, vector), {"alpha": number}
-
-
-def _add_in_place(node: Node) -> None:
-    """Write a sum over its first term, if that was made for it alone: less memory to go through."""
-    first = node.args[0]
-    if not isinstance(first, Node) or len(first.users) > 1:
-        return
-    fresh = first.target in FRESH or first.meta.get("was fresh")
-    if fresh and first.meta["like"] == node.meta["like"]:
-        node.target = IN_PLACE[node.target]
-        node.meta["was fresh"] = True

@@ -7,6 +7,7 @@ may change it, and only by rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fednag.algorithm import Algorithm, Grad, local_round
+from fednag.algorithm import BUFFERS, Algorithm, Grad, local_round
+from fednag.problems.plain import private_randomness
 from fednag.problems.problem import Problem
 from fednag.simulate.schedule import EAGER, Indexes, Schedule
-from fednag.simulate.steps import MiniBatch, RecordedStep
+from fednag.simulate.steps import Carried, MiniBatch, RecordedStep
 from fednag.simulate.threads import Workforce
 from fednag.vectors import Vector, Vectors
 
@@ -64,6 +66,14 @@ def mean_of(parts: Iterator[Gathered], dtype: torch.dtype) -> Gathered:
     return Gathered(mean, total.size, total.refused)
 
 
+def is_checked(number: int) -> bool:
+    """Whether round ``number`` is one in which recordings are compared with the module again.
+
+    Rounds 1, 2, 4, 16, 64 and so on: early, where training moves the weights most, then seldom.
+    """
+    return number in (1, 2) or (number > 0 and number & (number - 1) == 0 and number % 3 == 1)
+
+
 class Engine:
     """Computes rounds of ``algorithm`` for workers who own the samples in ``owned``."""
 
@@ -80,11 +90,13 @@ class Engine:
         self.problem, self.algorithm, self.schedule = problem, algorithm, schedule
         self.owned = owned
         self.chunk = chunk
-        self.memories = Memories.fresh(algorithm.memory(problem.initial), len(owned))
+        self.memories = Memories.fresh(first_memory(algorithm, problem), len(owned))
         # The mean over many workers keeps more digits than the vectors themselves.
         self._wide = torch.float32 if problem.device.type == "mps" else torch.float64
         self._step = RecordedStep(algorithm, problem)
-        self._workforce = Workforce(threads)
+        # Random draws are keyed by worker, and there is one generator for all threads.
+        self._workforce = Workforce(1 if problem.gradients.plain else threads)
+        self._sums = None if problem.shares is None else self._sums_of_shares(problem.shares)
 
     def __enter__(self) -> Engine:
         self._workforce.__enter__()
@@ -93,11 +105,13 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self._workforce.__exit__()
 
-    def probe(self, w: Vector, workers: Indexes) -> Gathered:
-        """The mean full gradient ``g`` at ``w`` over these workers."""
+    def probe(self, server: Vectors, workers: Indexes) -> Gathered:
+        """The mean full gradient ``g`` at the server's ``w`` over these workers."""
 
         def task(group: Indexes) -> Gathered:
-            up = Vectors(g=self._full(group)(w))
+            with self._draws(group, 0):
+                carried = Carried(self._buffers(server, self.memories.read(group), len(group)))
+                up = Vectors(g=self._full(group, carried)(server.w))
             return self._weighted(up, group, self._finite(group, up))
 
         parts = self._workforce.ordered(task, self._groups(workers))
@@ -111,15 +125,24 @@ class Engine:
         ``starts`` holds, for every worker of the run, the iterations it has done before. A worker
         whose update is refused keeps the memory it had.
         """
+        if is_checked(number):
+            self.problem.check_again()
         sent = server.pick(self.algorithm.down)
 
         def task(group: Indexes) -> Gathered:
-            if self.problem.gradients.eager is not None:
-                named = int(self.schedule.numbers[group[0]])
-                torch.manual_seed(_key(self.schedule.seed, EAGER, number, named))
-            grads = self._grads(group, starts, steps)
-            mine = self.memories.read(group)
-            up, kept = local_round(self.algorithm, sent, mine, grads, self._full(group), self._step)
+            with self._draws(group, number):
+                # A worker's rules always see a row for each worker, also of what was sent.
+                rows = sent.map(lambda vector: vector.expand(len(group), -1))
+                mine = self.memories.read(group)
+                carried = Carried(self._buffers(server, mine, len(group)))
+                grads = self._grads(group, starts, steps, carried)
+                full = self._full(group, carried)
+                rules = mine.without(BUFFERS)
+                up, kept = local_round(self.algorithm, rows, rules, grads, full, self._step)
+            if BUFFERS in server:
+                up = up.but(**{BUFFERS: carried.rows})
+            if BUFFERS in mine:
+                kept = kept.but(**{BUFFERS: carried.rows})
             finite = self._finite(group, up, kept)
             self.memories.write(group, kept, finite)
             return self._weighted(up, group, finite)
@@ -127,17 +150,49 @@ class Engine:
         parts = self._workforce.ordered(task, self._groups(workers))
         return mean_of(parts, self.problem.dtype)
 
-    def evaluate(self, w: Vector, x: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss and hit (1 or 0) of each sample in ``index``, at ``w``."""
+    def evaluate(
+        self, w: Vector, b: Vector, x: Tensor, y: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and hit (1 or 0) of each sample in ``index``, at ``w`` and the buffers ``b``."""
 
         def task(block: Tensor) -> tuple[Tensor, Tensor]:
-            return self.problem.evaluate(w, x, y, block)
+            return self.problem.evaluate(w, b, x, y, block)
 
-        parts = list(self._workforce.ordered(task, torch.split(index, EVALUATION_BLOCK)))
+        # Samples that depend on each other are evaluated together.
+        width = len(index) if self.problem.facts.mixes_settled else EVALUATION_BLOCK
+        parts = list(self._workforce.ordered(task, torch.split(index, max(width, 1))))
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
+    def _draws(self, group: Indexes, number: int) -> AbstractContextManager[None]:
+        """Random draws of the group's models, keyed by round and worker."""
+        if self.problem.gradients.plain is None:
+            return nullcontext()
+        named = int(self.schedule.numbers[group[0]])
+        return private_randomness(_key(self.schedule.seed, EAGER, number, named))
+
+    def _buffers(self, server: Vectors, mine: Vectors, workers: int) -> Vector:
+        """The buffers workers begin with: the server's, their own, or the model's first."""
+        if BUFFERS in mine:
+            return mine[BUFFERS]
+        first = server[BUFFERS] if BUFFERS in server else self.problem.initial_buffers
+        return first.expand(workers, -1).contiguous()
+
     def _groups(self, workers: Indexes) -> list[Indexes]:
-        return [workers[i : i + self.chunk] for i in range(0, len(workers), self.chunk)]
+        chunk = 1 if self.problem.gradients.plain else self.chunk
+        if not self.problem.batchwise:
+            return [workers[i : i + chunk] for i in range(0, len(workers), chunk)]
+        groups: list[list[int]] = []  # batches of other widths cannot be stacked without padding
+        for worker in workers.tolist():
+            last = groups[-1] if groups else []
+            if last and len(last) < chunk and self._width(last[0]) == self._width(worker):
+                last.append(worker)
+            else:
+                groups.append([worker])
+        return [np.asarray(group, dtype=np.int64) for group in groups]
+
+    def _width(self, worker: int) -> int:
+        size = int(self.schedule.sizes[worker])
+        return min(self.schedule.batch, size) if self.schedule.batch else size
 
     def _finite(self, group: Indexes, *bags: Vectors) -> Mask:
         """For each worker of a group, whether all its vectors are finite."""
@@ -152,18 +207,27 @@ class Engine:
         """The sum of D_i times each worker's vectors, for those that are finite."""
         held = self.schedule.sizes[group][finite]
         sizes = self._tensor(held).to(self._wide)
-        rows = (len(group), len(self.problem.initial))
-        sums = up.map(lambda vector: sizes @ _rows(vector.expand(rows), finite).to(self._wide))
+
+        def total(vector: Vector) -> Vector:
+            rows = vector.expand(len(group), vector.shape[-1])
+            return sizes @ _rows(rows, finite).to(self._wide)
+
+        sums = up.map(total)
         return Gathered(sums, int(held.sum()), tuple(int(i) for i in group[~finite]))
 
-    def _grads(self, group: Indexes, starts: Indexes, steps: int) -> Iterator[Grad]:
+    def _grads(
+        self, group: Indexes, starts: Indexes, steps: int, carried: Carried
+    ) -> Iterator[Grad]:
         """Each iteration's mini-batch gradient; a batch is gathered when its turn comes."""
         if not self.schedule.batch:
-            yield from [self._full(group)] * steps
+            for _ in range(steps):
+                yield self._full(group, carried, moves=True)
             return
         drawn = [self.schedule.batches(int(i), int(starts[i]), steps) for i in group]
-        index = np.zeros((steps, len(group), self.schedule.width), dtype=np.int64)
-        weight = np.zeros((len(group), self.schedule.width))
+        width = max(positions.shape[1] for positions in drawn)
+        width = width if self.problem.batchwise else self.schedule.width
+        index = np.zeros((steps, len(group), width), dtype=np.int64)
+        weight = np.zeros((len(group), width))
         for row, (worker, positions) in enumerate(zip(group, drawn, strict=True)):
             used = positions.shape[1]
             index[:, row, :used] = self.owned[worker][positions]
@@ -171,14 +235,30 @@ class Engine:
             weight[row, :used] = 1 / used
         weights = self._tensor(weight).to(self.problem.dtype)
         for rows in self._tensor(index):
-            yield MiniBatch(self.problem, rows, weights)
+            yield MiniBatch(self.problem, rows, self._shared(rows, weights), carried)
 
-    def _full(self, group: Indexes) -> Grad:
-        """The gradient over all the data of each worker, block by block."""
+    def _shared(self, index: Tensor, weight: Tensor) -> Tensor:
+        """Weights of samples that have different shares in a mean: 1 over the batch's shares."""
+        if self.problem.shares is None:
+            return weight
+        used = weight != 0
+        shares = self.problem.shares[index] * used
+        return (used / shares.sum(1, keepdim=True)).to(weight)
+
+    def _full(self, group: Indexes, carried: Carried, moves: bool = False) -> Grad:
+        """The gradient over all the data of each worker, block by block where that is the same.
+
+        With ``moves``, it is the gradient of an iteration, and the workers' buffers move on.
+        """
         sizes = self.schedule.sizes[group]
-        width = min(GRADIENT_BLOCK, int(sizes.max()))
+        whole = self.problem.batchwise
+        width = int(sizes.max()) if whole else min(GRADIENT_BLOCK, int(sizes.max()))
+        moved = not moves
 
         def full(w: Vector) -> Vector:
+            nonlocal moved
+            if whole and len(set(sizes.tolist())) > 1:
+                return self._one_by_one(group, carried, w)
             total = torch.zeros((), device=self.problem.device, dtype=self._wide)
             for first in range(0, int(sizes.max()), width):
                 index = np.empty((len(group), width), dtype=np.int64)
@@ -189,16 +269,43 @@ class Engine:
                         block,
                         self.owned[worker][0],
                     )
-                    weight[row, : len(block)] = 1 / sizes[row]
+                    weight[row, : len(block)] = 1 / self._total(int(worker))
                 weights = self._tensor(weight).to(self.problem.dtype)
-                batch = MiniBatch(self.problem, self._tensor(index), weights)
+                batch = MiniBatch(self.problem, self._tensor(index), weights, Carried(carried.rows))
                 total = total + batch(w).to(self._wide)
+                if not moved and first + width >= int(sizes.max()):
+                    carried.rows, moved = batch.carried.rows, True
             return total.to(self.problem.dtype)
 
         return full
 
+    def _one_by_one(self, group: Indexes, carried: Carried, w: Vector) -> Vector:
+        """Full gradients of workers who cannot be stacked, for they hold different numbers."""
+        rows = w.expand(len(group), -1)
+        found = []
+        for row in range(len(group)):
+            own = Carried(carried.rows[row : row + 1])
+            found.append(self._full(group[row : row + 1], own)(rows[row : row + 1]))
+        return torch.cat(found)
+
+    def _total(self, worker: int) -> float:
+        """What a worker's sum of losses is divided by."""
+        return float(self.schedule.sizes[worker] if self._sums is None else self._sums[worker])
+
+    def _sums_of_shares(self, shares: Tensor) -> NDArray[np.float64]:
+        held = shares.cpu().numpy()
+        return np.array([held[mine].sum() for mine in self.owned])
+
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.problem.device)
+
+
+def first_memory(algorithm: Algorithm, problem: Problem) -> Vectors:
+    """What a worker keeps between rounds, before its first."""
+    first = algorithm.memory(problem.initial)
+    if problem.batch_norm == "local" and len(problem.buffers):
+        return first.but(**{BUFFERS: problem.initial_buffers})
+    return first
 
 
 class Memories:
@@ -217,7 +324,7 @@ class Memories:
     def write(self, group: Indexes, kept: Vectors, finite: Mask) -> None:
         for name, rows in self.rows.items():
             where = torch.from_numpy(group[finite]).to(rows.device)
-            rows[where] = _rows(kept[name].expand(len(group), -1), finite)
+            rows[where] = _rows(kept[name].expand(len(group), rows.shape[-1]), finite)
 
 
 def _rows(vector: Vector, wanted: Mask) -> Vector:

@@ -2,32 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from fednag.algorithm import Algorithm, Grad
+from fednag.errors import FednagError
+from fednag.problems.checks import (
+    SEED,
+    Checked,
+    Function,
+    Given,
+    MisrecordedError,
+    noisy,
+    other_index,
+    plainly,
+    selected,
+    widened,
+)
 from fednag.problems.problem import Problem
-from fednag.problems.tracing import Traced
 from fednag.vectors import Vector, Vectors
 
 
-class MiniBatch:
-    """The gradient of n stacked workers on one batch each; samples are fetched at first use."""
+class Carried:
+    """The buffers of n stacked workers as they go through their iterations, (n, k)."""
 
-    def __init__(self, problem: Problem, index: Tensor, weight: Tensor) -> None:
-        self.problem, self.index, self.weight = problem, index, weight
+    def __init__(self, rows: Vector) -> None:
+        self.rows = rows
+
+
+class MiniBatch:
+    """The gradient of n stacked workers on one batch each; samples are fetched at first use.
+
+    The first gradient of an iteration moves the workers' buffers on; others leave them alone.
+    """
+
+    def __init__(self, problem: Problem, index: Tensor, weight: Tensor, carried: Carried) -> None:
+        self.problem, self.index, self.weight, self.carried = problem, index, weight, carried
+        self._moved = False
 
     @cached_property
     def samples(self) -> tuple[Tensor, Tensor]:
         return self.problem.batch(self.problem.x, self.problem.y, self.index)
 
     def __call__(self, w: Vector) -> Vector:
-        return self.problem.gradients(self.stacked(w), *self.samples, self.weight)
+        gradient, after = self.problem.gradients(
+            stacked(w, len(self.index)), self.carried.rows, *self.samples, self.weight
+        )
+        self.move(after)
+        return gradient
 
-    def stacked(self, vector: Vector) -> Vector:
-        """A row for each worker; what is the same for all is not copied."""
-        return vector if vector.dim() == 2 else vector.expand(len(self.index), -1)
+    def move(self, after: Vector) -> None:
+        if not self._moved:
+            self.carried.rows, self._moved = after, True
+
+
+def stacked(vector: Vector, workers: int) -> Vector:
+    """A row for each worker; what is the same for all is not copied."""
+    return vector if vector.dim() == 2 else vector.expand(workers, -1)
 
 
 class RecordedStep:
@@ -38,50 +73,129 @@ class RecordedStep:
 
     def __init__(self, algorithm: Algorithm, problem: Problem) -> None:
         self.algorithm, self.problem = algorithm, problem
-        self._works = algorithm.elementwise and problem.gradients.eager is None
-        self._recorded: dict[tuple[tuple[str, ...], ...], tuple[Traced, list[str]]] = {}
+        self._works = algorithm.elementwise
+        self._recorded: dict[tuple[tuple[str, ...], ...], tuple[Checked, list[str]]] = {}
 
     def __call__(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
-        if self._works and isinstance(grad, MiniBatch):
-            try:
-                return self._replayed(local.map(grad.stacked), grad, sent, mine)
-            except Exception:
-                # Whatever an algorithm raises under tracing; what is wrong with it in earnest, it
-                # raises again below.
-                self._works = False
+        gradients = self.problem.gradients
+        if self._works and gradients.plain is None and isinstance(grad, MiniBatch):
+            workers = len(grad.index)
+            if not (workers > 1 and gradients.alone):
+                # A worker begins with what all were sent, and goes on with what is its own: with
+                # one layout in memory there is one recording.
+                local = local.map(lambda vector: stacked(vector, workers).contiguous())
+                found = self._replayed(local, grad, sent, mine)
+                if found is not None:
+                    return found
         return self.algorithm.step(local, grad, sent, mine)
 
-    def _replayed(self, local: Vectors, batch: MiniBatch, sent: Vectors, mine: Vectors) -> Vectors:
+    def _replayed(
+        self, local: Vectors, batch: MiniBatch, sent: Vectors, mine: Vectors
+    ) -> Vectors | None:
         names = tuple(local), tuple(sent), tuple(mine)
         if names not in self._recorded:
-            self._recorded[names] = self._traced(*names)
-        traced, results = self._recorded[names]
-        x, y = self.problem.x, self.problem.y
+            self._recorded[names] = self._checked(*names)
+        recorded, results = self._recorded[names]
+        problem = self.problem
         vectors = (*local.values(), *sent.values(), *mine.values())
-        found = traced(x, y, batch.index, batch.weight, *vectors)
+        given = (
+            batch.index,
+            batch.weight,
+            batch.carried.rows,
+            problem.x,
+            problem.y,
+            *vectors,
+        )
+        if not recorded.takes(given):
+            return None
+        try:
+            *found, after = recorded(given, problem.gradients.due)
+        except MisrecordedError as error:
+            problem.gradients.plain = str(error)
+            raise
+        except FednagError:
+            raise
+        except Exception:
+            # Whatever an algorithm or a model raises under recording. What is wrong with it in
+            # earnest, it raises again as it is; what is wrong with its gradient alone, too.
+            if recorded.was_used(given):
+                raise
+            self._works = False
+            return None
+        batch.move(after)
         return Vectors(**dict(zip(results, found, strict=True)))
 
-    def _traced(
+    def _checked(
         self, local: tuple[str, ...], sent: tuple[str, ...], mine: tuple[str, ...]
-    ) -> tuple[Traced, list[str]]:
+    ) -> tuple[Checked, list[str]]:
         """The step for vectors of these names, and the names of what it gives."""
         results: list[str] = []
+        bags = local, sent, mine
 
-        def step(
-            x: Tensor, y: Tensor, index: Tensor, weight: Tensor, *flat: Vector
-        ) -> list[Tensor]:
-            vectors = iter(flat)
-            bags = [
-                Vectors(**{name: next(vectors) for name in names}) for names in (local, sent, mine)
-            ]
-            features, targets = self.problem.batch(x, y, index)
+        def of(problem: Problem) -> Callable[..., list[Tensor]]:
+            def step(
+                index: Tensor, weight: Tensor, b: Tensor, x: Tensor, y: Tensor, *flat: Vector
+            ) -> list[Tensor]:
+                features, targets = problem.batch(x, y, index)
+                after = b
 
-            def grad(w: Vector) -> Vector:
-                rows = w.expand(len(index), -1)
-                return self.problem.gradients.stacked(rows, features, targets, weight)
+                def grad(w: Vector) -> Vector:
+                    nonlocal after
+                    rows = stacked(w, len(index))
+                    found, moved = problem.differentiable(rows, b, features, targets, weight)
+                    after = moved if after is b else after
+                    return found
 
-            found = self.algorithm.step(bags[0], grad, bags[1], bags[2])
-            results[:] = found
-            return list(found.values())
+                found = self.algorithm.step(*_bags(bags, flat, grad))
+                results[:] = found
+                return [*found.values(), after]
 
-        return Traced(step), results
+            return step
+
+        def expected(problem: Problem, given: Given, rows: slice) -> list[Tensor]:
+            """Worker by worker, the gradients those of the user's own module."""
+            index, weight, b, x, y, *flat = given
+            x, y = problem.batch(x, y, index)
+            found: list[list[Tensor]] = []
+            for row in range(*rows.indices(len(index))):
+                one = slice(row, row + 1)
+                after: list[Tensor] = []
+
+                def grad(w: Vector, one: slice = one, after: list[Tensor] = after) -> Vector:
+                    slope, moved = plainly(
+                        problem, stacked(w, 1), b[one], x[one], y[one], weight[one]
+                    )
+                    after.append(moved)
+                    return slope
+
+                alone = [vector[one] if vector.dim() == 2 else vector for vector in flat]
+                made = self.algorithm.step(*_bags(bags, alone, grad))
+                found.append([*made.values(), after[0] if after else b[one]])
+            return [torch.cat([stacked(v, 1) for v in parts]) for parts in zip(*found, strict=True)]
+
+        def before(given: Given) -> list[Tensor | None]:
+            held = dict(zip(local, given[5:], strict=False))
+            return [*(held.get(name) for name in results), None]
+
+        def made_up(given: Given) -> Given:
+            index, weight, b, x, y, *flat = given
+            draw = torch.Generator().manual_seed(SEED)
+            others = [noisy(vector, draw) for vector in flat]
+            return (other_index(index, len(x)), weight, b.clone(), x, y, *others)
+
+        def wide(_: Problem, given: Given) -> Given:
+            index, weight, b, x, y, *flat = given
+            index, x, y = selected(index, x, y)
+            return (index, widened(weight), widened(b), x, y, *(widened(v) for v in flat))
+
+        function = Function("step", of, made_up, expected, wide, before)
+        return Checked(self.problem, function), results
+
+
+def _bags(
+    names: tuple[tuple[str, ...], ...], flat: Any, grad: Grad
+) -> tuple[Vectors, Grad, Vectors, Vectors]:
+    vectors = iter(flat)
+    local, sent, mine = (Vectors(**{name: next(vectors) for name in each}) for each in names)
+    return local, grad, sent, mine
+

@@ -1,0 +1,372 @@
+"""What a model does besides computing: found by trying it on a few samples before it trains.
+
+Some of it decides how the model is trained: which buffers it changes, whether it draws random
+numbers, whether a sample's loss depends on the other samples. Some of it cannot be trained by
+methods whose rules are functions of the weights, and is refused: a forward pass that changes its
+parameters, or that gives other numbers each time it is called.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter, is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fednag.errors import FednagError
+from fednag.problems.losses import Objective
+from fednag.problems.plain import changes_its_weights, duplicate, first_line, private_randomness
+from fednag.problems.tracing import draws, writes
+
+SEED = 20_210  # of the draws a model makes while it is tried
+SAMPLES = 8
+CLOSE, CLOSE_DOUBLE = 1e-4, 1e-9  # relative differences that are rounding
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found out about a model and its loss."""
+
+    moving: tuple[str, ...]  # buffers that training changes
+    random: str | None  # why its numbers are random; None: they are not
+    mixes: bool  # a sample's loss depends on the samples it is trained with
+    mixes_settled: bool  # the same in evaluation mode
+    by_sample: bool  # the loss is a mean of one value a sample
+    double: bool  # it computes in double precision as well
+
+
+def known_facts(module: nn.Module) -> Facts:
+    """The facts of a model of this package, which need not be found out."""
+    moving = tuple(
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, part in module.named_modules()
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training
+        for name, _ in part.named_buffers(recurse=False)
+    )
+    mixes = any(
+        isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training
+        for part in module.modules()
+    )
+    return Facts(moving, None, mixes, False, True, True)
+
+
+def check_parameters(module: nn.Module) -> None:
+    """Refuse parameters that cannot be trained as real vectors."""
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, UninitializedParameter) or is_lazy(parameter):
+            raise FednagError(
+                f"model: its parameter {name!r} has no shape yet (a lazy layer); call the model "
+                "once on a batch before you pass it"
+            )
+        if parameter.is_complex():
+            raise FednagError(
+                f"model: its parameter {name!r} is complex, and the methods average real vectors; "
+                "keep its real and imaginary part as two parameters (torch.view_as_real)"
+            )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise FednagError("model: it has no trainable parameters; give one that has")
+
+
+def training_mode(module: nn.Module) -> nn.Module:
+    """The module set to train; what the user froze in evaluation mode stays in it."""
+    if module.training:
+        return module  # parts in evaluation mode were put there
+    frozen = [
+        part
+        for part in module.modules()
+        if next(part.parameters(), None) is not None
+        and not any(parameter.requires_grad for parameter in part.parameters())
+    ]
+    module.train()
+    for part in frozen:
+        part.eval()
+    return module
+
+
+def check_copy(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> None:
+    """Refuse a model whose copy does not train as it does.
+
+    A copy has parameters of its own, and functions that the original's forward pass holds on to
+    still see the original's.
+    """
+    made = duplicate(module)
+    floating = next((p.dtype for p in module.parameters() if p.is_floating_point()), x.dtype)
+    device = next(module.parameters()).device
+    x = x.to(device, floating if x.is_floating_point() else x.dtype)
+    y = y.to(device, floating if y.is_floating_point() else y.dtype)
+    objective = objective.to(device, floating)
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    attributes = _attributes(module)
+    try:
+        found = [_slopes(each, objective, x, y) for each in (module, made)]
+    finally:
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                buffer.copy_(before[name])
+        _restore(module, attributes)
+    for (name, _), ours, theirs in zip(module.named_parameters(), *found, strict=True):
+        if not _near(ours, theirs, CLOSE):
+            raise FednagError(
+                f"model: a copy of it trains its parameter {name!r} differently: its forward pass "
+                "reaches parameters that are not its own (through a closure or a global); make "
+                "them attributes of the module"
+            )
+
+
+def _slopes(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> list[Tensor]:
+    wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    with private_randomness(SEED), torch.enable_grad():
+        value = objective.batch(module(x.clone()), y)
+        slopes = iter(torch.autograd.grad(value, wanted, allow_unused=True))
+    return [
+        torch.zeros_like(p)
+        if not p.requires_grad or (slope := next(slopes)) is None
+        else slope.to_dense()
+        for p in module.parameters()
+    ]
+
+
+def examine(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> Facts:
+    """Try a copy of a model, in training mode already, on some samples."""
+    module = duplicate(module)
+    start = {name: value.detach().clone() for name, value in _tensors(module)}
+    watch = Watch(module)
+    drawn = _drawn()
+    with private_randomness(SEED):
+        seeds = _drawn()
+        with watch:
+            _backward(module, objective, x, y)
+        if _drawn() != seeds:
+            watch.random = watch.random or "with Python's or numpy's generator"
+    assert _drawn() == drawn
+    _check_weights(module, start, watch)
+    moving = tuple(
+        name for name, buffer in module.named_buffers() if not _equal(buffer, start[name])
+    )
+    _check_memory(module, objective, x, y, start)
+    by_sample = _is_mean(module, objective, x, y, start)
+    double = _in_double(module, objective, x, y, start)
+    if double is not None:  # where a small dependence is not lost in roundings
+        module, objective = double
+        x, y = _widened(x), _widened(y)
+        start = {name: _widened(value) for name, value in start.items()}
+    values = objective.values if by_sample else None
+    is_random = watch.random is not None
+    mixing = [
+        values is None or _mixes(each, values, x, y, start, is_random)
+        for each in (module, duplicate(module).eval())
+    ]
+    return Facts(moving, watch.random, mixing[0], mixing[1], by_sample, double is not None)
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees writes to a module's parameters, and random draws."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its whole compiler to leave this class alone
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._places = {p.data_ptr(): name for name, p in module.named_parameters() if p.numel()}
+        self.written: str | None = None
+        self.random: str | None = None
+
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if draws(function, args, kwargs):
+            self.random = self.random or f"with {function}"
+        for tensor in writes(function, args, kwargs):
+            if tensor.layout is torch.strided and tensor.numel():
+                self.written = self.written or self._places.get(tensor.data_ptr())
+        return function(*args, **kwargs)
+
+
+def _check_weights(module: nn.Module, start: dict[str, Tensor], watch: Watch) -> None:
+    for name, parameter in module.named_parameters():
+        if watch.written == name or not _equal(parameter.detach(), start[name]):
+            raise changes_its_weights(name)
+
+
+def _check_memory(
+    module: nn.Module, objective: Objective, x: Tensor, y: Tensor, start: dict[str, Tensor]
+) -> None:
+    """Refuse a model that gives other numbers for the same batch when it is called again."""
+    found = []
+    seen = []
+    for _ in range(3):
+        _load(module, start)
+        with private_randomness(SEED):
+            found.append(_backward(module, objective, x, y))
+        seen.append(_attributes(module))
+    for slopes in found[1:]:
+        if not all(_near(a, b, CLOSE) for a, b in zip(found[0], slopes, strict=True)):
+            raise FednagError(
+                "model: the same weights and samples give other gradients when it is called again; "
+                "it remembers something that is neither parameter nor buffer: make it a buffer "
+                "(register_buffer), or leave it out"
+            )
+    for name, value in seen[1].items():
+        if seen[2].get(name) != value:
+            raise FednagError(
+                f"model: every call changes its attribute {name!r}, which does not travel with the "
+                "weights; make it a buffer (register_buffer), or leave it out"
+            )
+
+
+def _is_mean(
+    module: nn.Module, objective: Objective, x: Tensor, y: Tensor, start: dict[str, Tensor]
+) -> bool:
+    """Whether the loss of a batch is the mean of its samples' values, each with its share."""
+    if objective.values is None:
+        return False
+    _load(module, start)
+    with private_randomness(SEED), torch.no_grad():
+        output = module(x.clone())
+        try:
+            values = objective.values(output, y)
+            if not isinstance(values, Tensor) or values.shape != (len(y),):
+                return False
+            whole = objective.batch(output, y).double()
+        except Exception:  # whatever a loss raises when it is not to reduce
+            return False
+    shares = torch.ones(len(y)) if objective.shares is None else objective.shares(y)
+    mean = values.double().sum() / shares.double().sum().to(values.device)
+    return _near(mean, whole, CLOSE)
+
+
+def _mixes(
+    module: nn.Module,
+    values: Callable[[Any, Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    start: dict[str, Tensor],
+    random_too: bool,
+) -> bool:
+    """Whether a sample's value depends on the samples beside it, or on how many there are."""
+    half = len(x) // 2
+    if not half:
+        return False
+
+    def of(samples: Tensor, targets: Tensor) -> Tensor:
+        _load(module, start)
+        with private_randomness(SEED), torch.no_grad():
+            return values(module(samples.clone()), targets)
+
+    try:
+        whole = of(x, y)
+        others = of(torch.cat([x[:half], x[:half].flip(0), x[2 * half :]]), _swapped(y, half))
+        alone = None if random_too else of(x[:half], y[:half])
+        single = None if random_too else of(x[:1], y[:1])
+    except Exception:
+        return True  # it wants batches of some size, which then are what it gets
+    close = CLOSE_DOUBLE if whole.dtype == torch.float64 else CLOSE
+    if not _near(whole[:half], others[:half], close):
+        return True
+    if alone is None or single is None:
+        return False
+    return not (_near(whole[:half], alone, close) and _near(whole[:1], single, close))
+
+
+def _swapped(y: Tensor, half: int) -> Tensor:
+    return torch.cat([y[:half], y[:half].flip(0), y[2 * half :]])
+
+
+def _in_double(
+    module: nn.Module, objective: Objective, x: Tensor, y: Tensor, start: dict[str, Tensor]
+) -> tuple[nn.Module, Objective] | None:
+    """Model and loss in double precision, if they compute in it."""
+    _load(module, start)
+    try:
+        double, wide = duplicate(module).double(), objective.to(x.device, torch.float64)
+        with private_randomness(SEED):
+            slopes = _backward(double, wide, _widened(x), _widened(y))
+    except Exception:  # its forward pass insists on a type
+        return None
+    return (double, wide) if all(s.dtype == torch.float64 for s in slopes) else None
+
+
+def _widened(values: Tensor) -> Tensor:
+    return values.double() if values.is_floating_point() else values
+
+
+def _backward(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> list[Tensor]:
+    module.zero_grad(set_to_none=True)
+    with torch.enable_grad():
+        value = objective.batch(module(x.clone()), y)
+        if value.requires_grad:
+            value.backward()
+    return [
+        torch.zeros_like(p) if p.grad is None else p.grad.to_dense().clone()
+        for p in module.parameters()
+    ]
+
+
+def _load(module: nn.Module, state: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in _tensors(module):
+            tensor.copy_(state[name])
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """The plain numbers and sizes of containers that parts of a module hold."""
+    found: dict[str, Any] = {}
+    for prefix, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            continue
+        for name, value in vars(part).items():
+            where = f"{prefix}.{name}".lstrip(".")
+            if isinstance(value, bool | int | float | str | None):
+                found[where] = value
+            elif isinstance(value, list | dict | set) and not name.startswith("_"):
+                found[where] = len(value)
+    return found
+
+
+def _restore(module: nn.Module, attributes: dict[str, Any]) -> None:
+    for prefix, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            continue
+        for name, value in list(vars(part).items()):
+            where = f"{prefix}.{name}".lstrip(".")
+            kept = attributes.get(where)
+            if isinstance(value, bool | int | float | str) and type(kept) is type(value):
+                vars(part)[name] = kept
+
+
+def _drawn() -> tuple[Any, ...]:
+    """Where Python's and numpy's generators stand."""
+    state = np.random.get_state()
+    return random.getstate(), state[0], tuple(np.asarray(state[1]).tolist()), state[2]
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
+
+
+def _near(a: Tensor, b: Tensor, close: float) -> bool:
+    """Equal up to rounding, relative to the largest number."""
+    if a.shape != b.shape:
+        return False
+    if not a.numel():
+        return True
+    a, b = a.detach().double(), b.detach().double()
+    largest = float(torch.maximum(a.nan_to_num().abs().max(), b.nan_to_num().abs().max()))
+    return bool(torch.allclose(a, b, rtol=0, atol=close * largest + 1e-30, equal_nan=True))
