@@ -30,10 +30,16 @@ from fednag.vectors import Vectors
 FORMAT = 1
 KEPT = 2
 LARGEST_HEADER = 64 << 20  # bytes; a header that claims more is not ours
-COUNTS = ("round", "iteration", "bytes_up", "bytes_down", "refusals", "misses")
-NUMBERS = ("seconds", "first_loss", "clock")
+COUNTS = ("round", "iteration", "bytes_up", "bytes_down", "refusals", "misses", "waited")
+NUMBERS = ("seconds", "first_loss", "clock", "watched")
 # What the first checkpoints did not hold.
-SINCE: dict[str, Any] = {"misses": 0, "clock": 0.0, "missed": ()}
+SINCE: dict[str, Any] = {
+    "misses": 0,
+    "clock": 0.0,
+    "missed": (),
+    "waited": 0,
+    "watched": None,
+}
 
 
 class UnusableError(Exception):

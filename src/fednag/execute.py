@@ -23,6 +23,7 @@ from fednag.clock.attendance import workload_facts
 from fednag.config import Experiment
 from fednag.errors import FednagError
 from fednag.interrupts import Interrupted, Watch
+from fednag.metrics import undefined
 from fednag.records import OVER, Record, RunFolder, write_atomically
 from fednag.results import Run
 from fednag.simulate.run import Crew, Plan, State, simulate
@@ -202,6 +203,10 @@ class Execution:
         if last and last.misses:
             whose = _whose({worker for record in records for worker in record.missed})
             self.notes.append(f"{whose} missed {last.misses} times: late, or not to be reached")
+        for name, metric in self.plan.metrics.items():
+            measured = [record.measured(name) for record in records if record.loss is not None]
+            if None in measured:
+                self.notes.append(undefined(name, measured.count(None), len(measured), metric))
         path = folder.path if folder else None
         return Run(
             self.label,

@@ -79,7 +79,7 @@ def plan_of(deployment: Deployment) -> tuple[Experiment, Plan, list[str]]:
     x = torch.zeros(silos, *deployment.shape)
     y = torch.zeros(silos, dtype=torch.float32 if classes is None else torch.int64)
     stand_in = Dataset("silos", x, y, x[:0], y[:0], classes)
-    return Builder(Parts(dataset=stand_in)).plan(deployment.experiment)
+    return Builder(Parts(dataset=stand_in, elsewhere=True)).plan(deployment.experiment)
 
 
 def _token_of(folder: RunFolder | None) -> str:

@@ -95,12 +95,22 @@ class Problem:
                 # Whatever a user's model raises under tracing; what is wrong with it in earnest,
                 # it raises again below.
                 self._evaluates_eagerly = True
-        module = getattr(self._copies, "module", None)
-        if module is None:
-            # functional_call swaps attributes, so each thread needs a module of its own.
-            module = self._copies.module = copy.deepcopy(self._settled)
         with torch.no_grad():
-            return self._judge(module, w, x, y, index)
+            return self._judge(self._own_copy(), w, x, y, index)
+
+    def outputs(self, w: Vector, x: Tensor, index: Tensor) -> Tensor:
+        """The model's outputs at ``w`` for the samples at ``index``."""
+        features = self.features(x.index_select(0, index))
+        with torch.no_grad():
+            found: Tensor = functional_call(self._own_copy(), self.layout.unravel(w), (features,))
+        return found
+
+    def _own_copy(self) -> nn.Module:
+        """functional_call swaps attributes, so each thread needs a module of its own."""
+        module: nn.Module | None = getattr(self._copies, "module", None)
+        if module is None:
+            module = self._copies.module = copy.deepcopy(self._settled)
+        return module
 
     def _judge(
         self, module: nn.Module, w: Vector, x: Tensor, y: Tensor, index: Tensor

@@ -136,6 +136,15 @@ class Engine:
         parts = list(self._workforce.ordered(task, torch.split(index, EVALUATION_BLOCK)))
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
+    def outputs(self, w: Vector, x: Tensor, index: Tensor) -> Tensor:
+        """What the model gives for each sample in ``index``, at ``w``."""
+
+        def task(block: Tensor) -> Tensor:
+            return self.problem.outputs(w, x, block)
+
+        parts = self._workforce.ordered(task, torch.split(index, EVALUATION_BLOCK))
+        return torch.cat(list(parts))
+
     def _groups(self, workers: Indexes) -> list[Indexes]:
         return [workers[i : i + self.chunk] for i in range(0, len(workers), self.chunk)]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Protocol
 
 import numpy as np
 
 from fednag.algorithm import Algorithm, payload, server_round
+from fednag.metrics import Better, Metric, as_good, improves
 from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
 from fednag.records import Record
@@ -37,6 +38,25 @@ Attend = Callable[[int, Indexes, float], Attendance]
 """
 
 
+@dataclass(frozen=True)
+class Level:
+    """A value that a measure has to reach for the run to stop."""
+
+    measure: str
+    value: float
+    better: Better
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How many evaluations may go by without a better value of a measure."""
+
+    evaluations: int
+    measure: str
+    better: Better
+    change: float = 0.0  # by how much a value must be better to count
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Everything that decides a run's numbers, resolved: nothing is left to be guessed."""
@@ -55,6 +75,9 @@ class Plan:
     stop_accuracy: float | None = None
     stop_loss: float | None = None
     stop_seconds: float | None = None
+    stop_metrics: tuple[Level, ...] = ()
+    patience: Patience | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     chunk: int = 1
     threads: int = 1
     attend: Attend | None = None  # None: everyone arrives, and no clock runs
@@ -97,6 +120,8 @@ class State:
     clock: float = 0.0  # simulated seconds; they pass only where a plan says who attends
     misses: int = 0
     missed: tuple[int, ...] = ()  # since the last record
+    watched: float | None = None  # the best value of what patience watches
+    waited: int = 0  # evaluations since then
     best: Best | None = None
     record: Record | None = None  # of this round, if it was evaluated
     ended: str | None = None  # why the run is over
@@ -141,7 +166,7 @@ class Local:
             threads=plan.threads,
         )
         self.yardstick = Yardstick(
-            self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker
+            self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker, plan.metrics
         )
 
     def __enter__(self) -> Local:
@@ -297,8 +322,22 @@ class _Loop:
             clock=state.clock if self.plan.attend else None,
             misses=state.misses,
             missed=state.missed[:MOST_NAMED],
+            test_loss=None if blown_up else found.test_loss,
+            metrics=dict.fromkeys(found.metrics) if blown_up else found.metrics,
         )
-        return replace(state, record=record, best=best, diverged=blown_up)
+        state = replace(state, record=record, best=best, diverged=blown_up)
+        return self._waited(state, record)
+
+    def _waited(self, state: State, record: Record) -> State:
+        """What patience remembers; an evaluation that could not measure it does not count."""
+        patience = self.plan.patience
+        value = record.measured(patience.measure) if patience else None
+        if patience is None or value is None:
+            return state
+        best = state.watched
+        if best is None or improves(value, best, patience.change, patience.better):
+            return replace(state, watched=value, waited=0)
+        return replace(state, waited=state.waited + 1)
 
     def _ended(self, state: State) -> State:
         plan, record = self.plan, state.record
@@ -309,11 +348,25 @@ class _Loop:
             ended = f"accuracy {plan.stop_accuracy:g} reached at iteration {state.iteration}"
         elif record and _reached(_negative(record.loss), _negative(plan.stop_loss)):
             ended = f"loss {plan.stop_loss:g} reached at iteration {state.iteration}"
+        elif level := self._level(record):
+            ended = f"{level.measure} {level.value:g} reached at iteration {state.iteration}"
         elif state.iteration >= plan.iterations:
             ended = "finished"
+        elif plan.patience and state.waited >= plan.patience.evaluations:
+            ended = (
+                f"no better {plan.patience.measure} in {plan.patience.evaluations} evaluations, at "
+                f"iteration {state.iteration}"
+            )
         elif _reached(state.seconds, plan.stop_seconds):
             ended = f"{plan.stop_seconds:g} seconds are over at iteration {state.iteration}"
         return replace(state, ended=ended)
+
+    def _level(self, record: Record | None) -> Level | None:
+        """The first of the metrics' levels that a record reaches."""
+        for level in self.plan.stop_metrics if record else ():
+            if record and as_good(record.measured(level.measure), level.value, level.better):
+                return level
+        return None
 
 
 def _reached(value: float | None, target: float | None) -> bool:
