@@ -15,7 +15,7 @@ from fednag.config import CUSTOM, Experiment, describe
 from fednag.config.sentences import nearest
 from fednag.errors import FednagError
 from fednag.experiment import Parts
-from fednag.metrics import ALWAYS, METRICS, Metric
+from fednag.metrics import METRICS, TAKEN, Metric
 from fednag.problems.dataset import Dataset
 from fednag.problems.losses import Loss
 from fednag.problems.tables import ENDINGS
@@ -114,7 +114,7 @@ def with_metrics(parts: Parts, raw: dict[str, Any], metrics: Metrics | None) -> 
         if name == given:
             listed.append(name)
             continue
-        if name in METRICS or name in ALWAYS:
+        if name in TAKEN:
             raise FednagError(f"metrics: the name {name} is taken; give the metric another")
         parts.metrics[name] = _metric(name, given)
     if listed:

@@ -122,6 +122,14 @@ ALWAYS: dict[str, Better] = {
     "train_accuracy": "higher",
 }
 
+# Names of a metric's own must not be those of what stands beside it in records, charts and files.
+TAKEN = {
+    *METRICS,
+    *ALWAYS,
+    *("iteration", "round", "bytes", "bytes_up", "bytes_down", "seconds", "clock", "runs"),
+    *("participants", "refusals", "misses", "method", "label", "low", "high"),
+}
+
 
 def better_of(measure: str, own: Mapping[str, Any] | None = None) -> Better:
     """Which values of a measure are better; ``own`` says it of metrics that are not ours."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fednag.config.sections import Evaluation, Stop
 from fednag.config.sentences import nearest, plain
-from fednag.metrics import ALWAYS, METRICS
+from fednag.metrics import ALWAYS, METRICS, TAKEN
 
 
 def check_measures(evaluation: Evaluation, stop: Stop) -> None:
@@ -17,7 +17,7 @@ def check_measures(evaluation: Evaluation, stop: Stop) -> None:
                 f"are {', '.join(METRICS)}, and your own run from Python"
             )
     for name in own:
-        if name in METRICS or name in ALWAYS:
+        if name in TAKEN:
             raise ValueError(f"evaluation.own: the name {name} is taken; give the metric another")
     named = [*(evaluation.metrics or ()), *own]
     if len(set(named)) < len(named):

@@ -26,6 +26,7 @@ IDLE = {
     ("engine", "threads"),
     ("checkpoint", "rounds"),
     ("checkpoint", "seconds"),
+    ("evaluation", "own"),
 }
 README = """# {name}
 
