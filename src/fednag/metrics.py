@@ -6,7 +6,7 @@ metric is computed, for it takes long to import and most runs need none of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from numbers import Real
@@ -201,11 +201,6 @@ def undefined(name: str, times: int, of: int, metric: Metric | None = None) -> s
     needs = f" (it needs {metric.needs})" if metric and metric.needs else ""
     when = "at no evaluation" if times == of else f"at {of - times} of {of} evaluations only"
     return f"{name} was defined {when}{needs}; it is left empty elsewhere"
-
-
-def listed(names: Iterable[str], known: Collection[str] = ()) -> str:
-    """The names there are, for a sentence."""
-    return ", ".join(dict.fromkeys([*names, *known]))
 
 
 def _number(found: object) -> float | None:

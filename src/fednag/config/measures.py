@@ -34,7 +34,7 @@ def check_measures(evaluation: Evaluation, stop: Stop) -> None:
                     f"stop.{field}: goes only with stop.patience; set that, e.g. to 10, or leave "
                     f"stop.{field} out"
                 )
-    elif stop.watch not in (None, *ALWAYS, *named):
+    elif stop.watch is not None and stop.watch not in (*ALWAYS, *named):
         raise ValueError(_not_measured("stop.watch", stop.watch, [*ALWAYS, *named]))
 
 

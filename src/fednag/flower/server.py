@@ -95,6 +95,8 @@ def _news(state: State, plan: Plan) -> str:
         text += f", loss {state.record.loss:.4f}"
         if state.record.accuracy is not None:
             text += f", accuracy {state.record.accuracy:.1%}"
+        known = {n: value for n, value in state.record.metrics.items() if value is not None}
+        text += "".join(f", {name} {value:.4g}" for name, value in known.items())
     return f"{text}, {state.seconds:.1f} s"
 
 

@@ -63,9 +63,7 @@ def document(
         ],
         "tracks": [_columns(track) for track in tracks.values()],
         "overlays": [_columns(track) for track in overlays],
-        "charts": [
-            _lines(lines) for lines in curve_specs(list(tracks.values()), levels, tests=True)
-        ],
+        "charts": [_lines(lines) for lines in charts],
         "workers": _workers(sheets, list(tracks)),
         "splits": _splits(sheets),
         "times": [dict(row) for row in times],

@@ -133,8 +133,8 @@ def caveats(sheets: Sequence[Sheet]) -> list[str]:
     waited = [s for s in sheets if s.curve.ended.startswith("no better ")]
     if waited and len(sheets) > 1:
         notes.append(
-            f"{len(waited)} of {len(sheets)} runs stopped when they got no better: final values are "
-            "of different iterations"
+            f"{len(waited)} of {len(sheets)} runs stopped when they got no better: final values "
+            "are of different iterations"
         )
     return notes
 

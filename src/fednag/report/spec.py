@@ -84,7 +84,7 @@ def curve_specs(
     The test loss is drawn with ``tests``, or where no accuracy tells how well the model does on
     samples it has not seen.
     """
-    found = []
+    found: list[Lines] = []
     timed = any("clock" in track.columns for track in tracks)
     across = {name: title for name, title in ACROSS.items() if timed or name != "clock"}
     known = dict.fromkeys(name for track in tracks for name in track.measures)
