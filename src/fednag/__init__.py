@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from fednag.api import compare, dataset, run, sweep
     from fednag.errors import FednagError
+    from fednag.metrics import Metric
     from fednag.results import Comparison, Run
     from fednag.vectors import Vector, Vectors
 
@@ -53,6 +54,7 @@ _HOMES = {
     ),
     "fednag.api": ("compare", "dataset", "run", "sweep"),
     "fednag.errors": ("FednagError",),
+    "fednag.metrics": ("Metric",),
     "fednag.results": ("Comparison", "Run"),
     "fednag.vectors": ("Vector", "Vectors"),
 }
@@ -73,6 +75,7 @@ __all__ = [
     "FedProx",
     "FednagError",
     "Grad",
+    "Metric",
     "Mime",
     "MimeLite",
     "Run",

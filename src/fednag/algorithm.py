@@ -11,12 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar
 
+import torch
 from annotated_types import Ge, Gt, Lt
 
 from fednag.vectors import Vector, Vectors
 
 Grad = Callable[[Vector], Vector]
 """A worker's gradient at the point given; a mini-batch one always uses the same batch."""
+
+BUFFERS = "buffers"
+"""The vector that carries a model's running statistics; the methods' rules never see it."""
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
@@ -130,10 +134,31 @@ def server_round(algorithm: Algorithm, server: Vectors, mean: Vectors, share: fl
 def payload(algorithm: Algorithm, server: Vectors) -> tuple[int, int]:
     """Bytes (down, up) one participant exchanges in one round; a probe costs one vector each way.
 
-    Nothing travels in a centralised run.
+    Counted is what the rules really return, a number as a number. Nothing travels in a centralised
+    run.
     """
     if algorithm.pooled:
         return 0, 0
-    vector = server.pick(["w"]).nbytes
-    probe = vector if algorithm.probes else 0
-    return server.pick(algorithm.down).nbytes + probe, len(algorithm.up) * vector + probe
+    rules = server.without(BUFFERS)
+    probe = rules.pick(["w"]).nbytes if algorithm.probes else 0
+    buffers = server.nbytes - rules.nbytes
+    down = rules.pick(algorithm.down).nbytes + probe + buffers
+    return down, _returned(algorithm, rules).nbytes + probe + buffers
+
+
+def _returned(algorithm: Algorithm, server: Vectors) -> Vectors:
+    """A stand-in for what a worker returns: of the right sizes, its numbers unknown."""
+    w = server.w
+
+    def nothing(at: Vector) -> Vector:
+        return torch.zeros_like(at)
+
+    for device in ("meta", "cpu"):  # without memory first, for which some rules are too curious
+        try:
+            sent = server.pick(algorithm.down).map(lambda v, d=device: v.to(d).expand(1, -1))  # type: ignore[misc]
+            mine = algorithm.memory(w.to(device)).map(lambda vector: vector.expand(1, -1))
+            up, _ = local_round(algorithm, sent, mine, [nothing], nothing)
+            return up.pick(algorithm.up)
+        except Exception:
+            continue
+    return Vectors(**dict.fromkeys(algorithm.up, w))  # its own training will tell what is wrong

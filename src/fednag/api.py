@@ -10,7 +10,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from fednag.algorithm import Algorithm
-from fednag.arguments import Method, dataset, describe_parts, labelled, table_of, with_short
+from fednag.arguments import (
+    Method,
+    Metrics,
+    dataset,
+    describe_parts,
+    labelled,
+    table_of,
+    with_metrics,
+    with_short,
+)
 from fednag.config import (
     CUSTOM,
     Experiment,
@@ -45,6 +54,7 @@ def run(
     owners: Tensor | None = None,
     model: str | nn.Module | Mapping[str, Any] = "cnn",
     loss: str | Loss | None = None,
+    metrics: Metrics | None = None,
     workers: int | None = None,
     tau: int | None = None,
     iterations: int | None = None,
@@ -66,12 +76,19 @@ def run(
     ``resume`` too, the same run is looked for there first, and goes on where it was last saved.
     A notebook and a terminal show how far it is, unless ``quiet``.
 
+    ``metrics`` are taken on the test samples at every evaluation: names such as ``"f1"``, or a
+    mapping from names of your own to functions of (outputs, targets).
+
     >>> import fednag
-    >>> result = fednag.run("fednag", model="logistic", tau=5, iterations=20)
-    >>> result.records[-1].iteration
-    20
+    >>> sure = lambda output, target: output.softmax(-1).max(-1).values.mean()
+    >>> result = fednag.run(
+    ...     "fednag", model="logistic", tau=5, iterations=20, metrics={"f1": "f1", "sure": sure}
+    ... )
+    >>> result.records[-1].iteration, sorted(result.records[-1].metrics)
+    (20, ['f1', 'sure'])
     """
     parts, raw = describe_parts(data, test, owners, model, loss, sections)
+    with_metrics(parts, raw, metrics)
     raw = with_short(raw, workers, tau, iterations, batch) | {"seed": seed, "name": name}
     return _runs([algorithm], [seed], raw, parts, out, resume, quiet)[0]
 
@@ -84,6 +101,7 @@ def compare(
     owners: Tensor | None = None,
     model: str | nn.Module | Mapping[str, Any] = "cnn",
     loss: str | Loss | None = None,
+    metrics: Metrics | None = None,
     workers: int | None = None,
     tau: int | None = None,
     iterations: int | None = None,
@@ -109,6 +127,7 @@ def compare(
     True
     """
     parts, raw = describe_parts(data, test, owners, model, loss, sections)
+    with_metrics(parts, raw, metrics)
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
     return Comparison(_runs(algorithms, seeds, raw, parts, out, resume, quiet))
 
@@ -218,6 +237,7 @@ def sweep(
     owners: Tensor | None = None,
     model: str | nn.Module | Mapping[str, Any] = "cnn",
     loss: str | Loss | None = None,
+    metrics: Metrics | None = None,
     workers: int | None = None,
     tau: int | None = None,
     iterations: int | None = None,
@@ -241,6 +261,7 @@ def sweep(
     ['momentum=0.0', 'momentum=0.9']
     """
     parts, raw = describe_parts(data, test, owners, model, loss, sections)
+    with_metrics(parts, raw, metrics)
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
     raw["algorithm"] = table_of(algorithm)
     return Comparison(_shown(grid(raw, axes, seeds, "sweep"), parts, out, resume, quiet))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -15,12 +15,16 @@ from fednag.config import CUSTOM, Experiment, describe
 from fednag.config.sentences import nearest
 from fednag.errors import FednagError
 from fednag.experiment import Parts
+from fednag.metrics import METRICS, TAKEN, Metric
 from fednag.problems.dataset import Dataset
 from fednag.problems.losses import Loss
 from fednag.problems.tables import ENDINGS
 
 Method = Algorithm | str | Mapping[str, Any]
 """An algorithm: an object, a name, or an ``[algorithm]`` table."""
+
+Metrics = Mapping[str, Metric | Callable[[Tensor, Tensor], Any] | str] | Sequence[str]
+"""Metrics by name: functions of (outputs, targets), or names of those that there are."""
 
 
 def labelled(algorithms: Sequence[Method]) -> dict[str, Method]:
@@ -95,6 +99,48 @@ def describe_parts(
     return parts, raw
 
 
+def with_metrics(parts: Parts, raw: dict[str, Any], metrics: Metrics | None) -> None:
+    """Put metrics where a file has them: names, and of functions which values are better."""
+    if metrics is None:
+        return
+    if isinstance(metrics, str) or not isinstance(metrics, Mapping | Sequence):
+        raise FednagError("metrics: give a mapping, e.g. {'name': function}, or a list of names")
+    named = metrics if isinstance(metrics, Mapping) else {name: name for name in metrics}
+    table = raw.setdefault("evaluation", {})
+    if "own" in table:
+        raise FednagError("evaluation.own: is filled in; give metrics={'name': function} instead")
+    listed = list(table.get("metrics") or ())
+    for name, given in named.items():
+        if name == given:
+            listed.append(name)
+            continue
+        if name in TAKEN:
+            raise FednagError(f"metrics: the name {name} is taken; give the metric another")
+        parts.metrics[name] = _metric(name, given)
+    if listed:
+        table["metrics"] = list(dict.fromkeys(listed))
+    if parts.metrics:
+        table["own"] = {name: metric.better for name, metric in parts.metrics.items()}
+
+
+def _metric(name: str, given: object) -> Metric:
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, str):
+        if given not in METRICS:
+            raise FednagError(
+                f"metrics: {name} is to be {given!r}, and there is no such metric"
+                f"{nearest(given, METRICS)}; there are {', '.join(METRICS)}"
+            )
+        return METRICS[given]
+    if not callable(given):
+        raise FednagError(
+            f"metrics: {name} is not a function of outputs and targets; give one, or the name of a "
+            "metric"
+        )
+    return Metric(given)
+
+
 def _data_table(data: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(data, str):
         is_file = data.endswith(ENDINGS)
@@ -120,7 +166,7 @@ def _check_section(key: str, value: object) -> None:
             f"{key}: a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"
         )
     known = [*sections, "workers", "tau", "iterations", "batch", "test", "owners", "loss", "out"]
-    known += ["seed", "seeds", "resume", "quiet"]
+    known += ["metrics", "seed", "seeds", "resume", "quiet"]
     raise FednagError(f"{key}: no such argument{nearest(key, known)}")
 
 

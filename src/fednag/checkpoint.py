@@ -30,10 +30,16 @@ from fednag.vectors import Vectors
 FORMAT = 1
 KEPT = 2
 LARGEST_HEADER = 64 << 20  # bytes; a header that claims more is not ours
-COUNTS = ("round", "iteration", "bytes_up", "bytes_down", "refusals", "misses")
-NUMBERS = ("seconds", "first_loss", "clock")
+COUNTS = ("round", "iteration", "bytes_up", "bytes_down", "refusals", "misses", "waited")
+NUMBERS = ("seconds", "first_loss", "clock", "watched")
 # What the first checkpoints did not hold.
-SINCE: dict[str, Any] = {"misses": 0, "clock": 0.0, "missed": ()}
+SINCE: dict[str, Any] = {
+    "misses": 0,
+    "clock": 0.0,
+    "missed": (),
+    "waited": 0,
+    "watched": None,
+}
 
 
 class UnusableError(Exception):
@@ -80,6 +86,8 @@ def write(
     about["records"] = asdict(folder.mark(records))
     if state.best is not None:
         tensors["best.w"] = state.best.w
+        if state.best.buffers is not None:
+            tensors["best.buffers"] = state.best.buffers
         about["best"] = {"loss": state.best.loss, "iteration": state.best.iteration}
     tensors = _apart(tensors)
     text = json.dumps(about, allow_nan=False)
@@ -166,6 +174,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         return Vectors(**{name.removeprefix(prefix): t.to(device) for name, t in named.items()})
 
     best = about["best"]
+    buffers = tensors["best.buffers"].to(device) if "best.buffers" in tensors else None
     numbers = {name: about[name] for name in (*COUNTS, *NUMBERS)}
     if numbers["first_loss"] is None:
         numbers["first_loss"] = float("inf")
@@ -173,7 +182,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         server=bag("server."),
         memories=bag("memory."),
         starts=tensors["starts"].numpy(),
-        best=Best(tensors["best.w"].to(device), **best) if best else None,
+        best=Best(tensors["best.w"].to(device), **best, buffers=buffers) if best else None,
         # Those that a record has named are not to be named again.
         refused=() if about["evaluated"] else tuple(about["refused"]),
         missed=() if about["evaluated"] else tuple(about["missed"]),

@@ -19,10 +19,12 @@ import numpy as np
 from torch import nn
 
 from fednag import checkpoint
+from fednag.algorithm import BUFFERS
 from fednag.clock.attendance import workload_facts
 from fednag.config import Experiment
 from fednag.errors import FednagError
 from fednag.interrupts import Interrupted, Watch
+from fednag.metrics import undefined
 from fednag.records import OVER, Record, RunFolder, write_atomically
 from fednag.results import Run
 from fednag.simulate.run import Crew, Plan, State, simulate
@@ -154,8 +156,9 @@ class Execution:
 
     def _end(self, folder: RunFolder | None, state: State, records: list[Record]) -> Run:
         problem = self.plan.problem
-        final = problem.module_at(state.server.w)
-        best = problem.module_at(state.best.w) if state.best else final
+        held = state.server
+        final = problem.module_at(held.w, held[BUFFERS] if BUFFERS in held else None)
+        best = problem.module_at(state.best.w, state.best.buffers) if state.best else final
         if folder:
             models = {"best.safetensors": best, "final.safetensors": final}
             digests = {name: save_model(m, folder.path / name) for name, m in models.items()}
@@ -202,6 +205,10 @@ class Execution:
         if last and last.misses:
             whose = _whose({worker for record in records for worker in record.missed})
             self.notes.append(f"{whose} missed {last.misses} times: late, or not to be reached")
+        for name, metric in self.plan.metrics.items():
+            measured = [record.measured(name) for record in records if record.loss is not None]
+            if None in measured:
+                self.notes.append(undefined(name, measured.count(None), len(measured), metric))
         path = folder.path if folder else None
         return Run(
             self.label,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,14 +14,15 @@ from fednag.algorithm import Algorithm
 from fednag.clock.attendance import attendance
 from fednag.clock.fleet import load_fleet
 from fednag.config import CUSTOM, Experiment, build_algorithm, participants
-from fednag.config.sections import Data, Split
+from fednag.config.sections import Data, Evaluation, Split, Stop
 from fednag.errors import FednagError
+from fednag.metrics import METRICS, Metric, better_of, fitting
 from fednag.problems import data, models, partition, tables
 from fednag.problems.dataset import Dataset
 from fednag.problems.losses import Loss
 from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
-from fednag.simulate.run import Plan
+from fednag.simulate.run import Level, Patience, Plan
 from fednag.simulate.schedule import Schedule
 from fednag.simulate.tuning import choose
 
@@ -37,6 +38,8 @@ class Parts:
     dataset: Dataset | None = None
     module: nn.Module | None = None
     loss: str | Loss | None = None
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    elsewhere: bool = False  # the data are with others, and a stand-in takes their place here
 
 
 @dataclass
@@ -58,6 +61,11 @@ class Builder:
         algorithm = algorithm or build_algorithm(experiment.algorithm)
         device = resolve_device(experiment.engine.device)
         dataset = self._dataset(experiment)
+        measured = fitting(
+            metrics_of(experiment.evaluation, self.parts.metrics),
+            dataset.classes is not None,
+            len(dataset.test_x) > 0 or self.parts.elsewhere,
+        )
         deal = self._once(
             ["split", experiment.split, experiment.data, experiment.seed],
             lambda: split(dataset, experiment.split, experiment.seed),
@@ -120,6 +128,9 @@ class Builder:
             stop_accuracy=experiment.stop.accuracy,
             stop_loss=experiment.stop.loss,
             stop_seconds=experiment.stop.seconds,
+            stop_metrics=levels(experiment, dataset, self.parts.elsewhere),
+            patience=patience(experiment, dataset, self.parts.elsewhere),
+            metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
         )
@@ -158,6 +169,8 @@ class Builder:
                 device=device,
                 dtype=getattr(torch, experiment.engine.dtype),
                 standardise=experiment.data.standardise,
+                batch_norm=model.batch_norm,
+                known=self.parts.module is None,
             )
 
         return self._once(["problem", *self._parts(experiment, device)], make)
@@ -203,6 +216,50 @@ def load(experiment: Experiment) -> Dataset:
             "workers": section.workers or 30,
         }
     return data.load(section.name, seed=experiment.seed, **options)
+
+
+def metrics_of(section: Evaluation, own: Mapping[str, Metric]) -> dict[str, Metric]:
+    """The metrics a file names, and those of the user's own that it says there were."""
+    found = {name: METRICS[name] for name in section.metrics or ()}
+    for name in section.own or {}:
+        if name not in own:
+            raise FednagError(
+                f"evaluation.own: the metric {name} of this run was a Python function; run it from "
+                "Python"
+            )
+        found[name] = own[name]
+    return found
+
+
+def levels(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> tuple[Level, ...]:
+    """What a run's metrics have to reach for it to stop."""
+    found = []
+    for name, value in (experiment.stop.metrics or {}).items():
+        _check_there("stop.metrics", name, dataset, elsewhere)
+        found.append(Level(name, value, better_of(name, experiment.evaluation.own)))
+    return tuple(found)
+
+
+def patience(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> Patience | None:
+    """What a run watches, and for how long; the test loss, if nothing else is said."""
+    stop: Stop = experiment.stop
+    if stop.patience is None:
+        return None
+    watched = stop.watch or ("test_loss" if len(dataset.test_x) else "loss")
+    _check_there("stop.watch", watched, dataset, elsewhere)
+    better = better_of(watched, experiment.evaluation.own)
+    return Patience(stop.patience, watched, better, stop.min_change or 0.0)
+
+
+def _check_there(field: str, measure: str, dataset: Dataset, elsewhere: bool) -> None:
+    """Raise a sentence on a measure that no evaluation would give."""
+    if measure in ("accuracy", "train_accuracy") and dataset.classes is None:
+        raise FednagError(f"{field}: these targets are numbers and have no {measure}; use 'loss'")
+    if measure in ("accuracy", "test_loss") and not len(dataset.test_x) and not elsewhere:
+        raise FednagError(
+            f"{field}: {measure} is taken on test samples, and there are none; give some, or use "
+            "'loss'"
+        )
 
 
 def placed(section: Data) -> Data:

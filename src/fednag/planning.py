@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ from fednag.config import Experiment, override, parse
 from fednag.config.sentences import nearest
 from fednag.errors import FednagError
 from fednag.interrupts import Watch
+from fednag.metrics import ALWAYS, METRICS
 from fednag.records import RunFolder
+from fednag.targets import Target, read_target
 
 __all__ = ["Advice", "Point", "advise", "candidates", "plan"]
 
@@ -48,7 +49,7 @@ class Point:
 class Advice:
     """The expected time of every candidate, and the one to take."""
 
-    target: float
+    target: Target
     fleet: Fleet
     points: list[Point]
     runs: list[TimedRun]
@@ -69,10 +70,10 @@ class Advice:
         """What to do, and how sure that is."""
         best = self.best
         if best is None:
-            return [f"nothing reached accuracy {self.target:g}: raise T, or lower the target"]
+            return [f"nothing reached {self.target.words}: raise T, or ask for less"]
         said = [
             f"take {best.method} with tau {best.tau}: {duration(best.row.seconds or 0.0)} expected "
-            f"to accuracy {self.target:g} on {self.fleet.title}"
+            f"to {self.target.words} on {self.fleet.title}"
         ]
         taus = sorted({point.tau for point in self.points})
         if len(taus) > 1 and best.tau in (taus[0], taus[-1]):
@@ -92,7 +93,8 @@ class Advice:
             own = [point for point in self.points if point.method == method]
             never = [point for point in own if point.row.seconds is None]
             if never:
-                best_seen = max((p.row.best or 0.0 for p in never), default=0.0)
+                best_seen = self.target.best([p.row.best for p in never if p.row.best is not None])
+                shown = "" if best_seen is None else f" (best {best_seen:.4g})"
                 which = (
                     "at any tau"
                     if len(never) == len(own)
@@ -100,14 +102,14 @@ class Advice:
                 )
                 said.append(
                     f"{method} does not reach it {which} in "
-                    f"{self.runs[0].workload.iterations} iterations (best {best_seen:.4g})"
+                    f"{self.runs[0].workload.iterations} iterations{shown}"
                 )
         return said
 
 
 def plan(
     fleet: str | Path | Fleet,
-    target: float,
+    target: float | str | Target,
     *,
     experiment: Mapping[str, Any] | None = None,
     methods: Sequence[str] = METHODS,
@@ -120,6 +122,8 @@ def plan(
     watch: Watch | None = None,
 ) -> Advice:
     """Run every method at every tau and momentum until ``target``, and time it on ``fleet``.
+
+    The target is an accuracy, or another measure with its value, such as ``"f1=0.9"``.
 
     ``experiment`` is an experiment file's tables (the embedded digits without one). Runs are kept
     in ``out``/NAME-plan, apart from the experiment's own because they stop at the target, and used
@@ -148,7 +152,7 @@ def plan(
 
 def advise(
     fleet: Fleet,
-    target: float,
+    target: float | str | Target,
     candidates: Sequence[tuple[str, int]],
     runs: Sequence[TimedRun],
     replays: int = 20,
@@ -168,12 +172,13 @@ def advise(
     >>> advice.sentences[0].startswith("take fed")
     True
     """
+    target = target if isinstance(target, Target) else read_target(target)
     timed = replay_runs(runs, fleet, replays)
     groups: dict[tuple[str, int], list[Any]] = {}
     for candidate, one in zip(candidates, timed, strict=True):
         groups.setdefault(candidate, []).append(one)
     points = [
-        Point(method, tau, times_to_target(group, target)[0])
+        Point(method, tau, times_to_target(group, target=target)[0])
         for (method, tau), group in groups.items()
     ]
     count = max(len(one.replays) for one in timed)
@@ -186,7 +191,7 @@ def candidates(
     taus: Sequence[int],
     gammas: Sequence[float],
     seeds: Sequence[int],
-    target: float,
+    target: float | str | Target,
     source: str = "plan",
 ) -> list[tuple[str, str, int, Experiment]]:
     """(label, method, tau, experiment) of all that is to be run; ``source`` as for ``parse``.
@@ -197,8 +202,7 @@ def candidates(
     >>> [label for label, _, _, _ in found]
     ['fednag tau=5', 'fednag tau=20']
     """
-    if not (isfinite(target) and 0 < target <= 1):
-        raise FednagError(f"--target {target:g}: an accuracy is above 0 and at most 1")
+    target = target if isinstance(target, Target) else read_target(target)
     raw = {key: value for key, value in experiment.items() if key != "algorithms"}
     if "clock" in raw:
         raise FednagError("clock: a plan replays runs afterwards; leave [clock] out")
@@ -211,7 +215,7 @@ def candidates(
                 "training.tau": tau,
                 "name": plan_name(raw),
                 "evaluation.every": max(1, round(EVERY / tau)),
-                "stop.accuracy": target,
+                **_stop(target, raw),
             }
             if gamma is not None:
                 changes["algorithm.momentum"] = gamma
@@ -223,6 +227,27 @@ def candidates(
                 parsed = parse(varied | {"seed": seed}, source)
                 found.append((f"{method} tau={tau}", method, tau, parsed))
     return found
+
+
+def _stop(target: Target, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields by which a run stops at a target; a metric must be measured for that."""
+    if target.measure in ("accuracy", "loss"):
+        return {f"stop.{target.measure}": target.value}
+    if target.measure == "test_loss":
+        return {"stop.metrics": {target.measure: target.value}}
+    if target.measure not in METRICS:
+        raise FednagError(
+            f"--target {target.measure}={target.value:g}: no such measure"
+            f"{nearest(target.measure, [*ALWAYS, *METRICS])}; there are loss, test_loss, "
+            f"{', '.join(METRICS)}"
+        )
+    table = raw.get("evaluation")
+    named = table.get("metrics") if isinstance(table, dict) else None
+    listed = list(named) if isinstance(named, list | tuple) else []
+    return {
+        "stop.metrics": {target.measure: target.value},
+        "evaluation.metrics": list(dict.fromkeys([*listed, target.measure])),
+    }
 
 
 def plan_name(experiment: Mapping[str, Any]) -> Any:

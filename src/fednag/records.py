@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from fednag.errors import BusyError, FednagError
 WHOLE = ("iteration", "round", "bytes_up", "bytes_down", "participants", "refusals", "misses")
 LISTS = ("worker_losses", "refused", "missed")
 OVER = ("finished", "diverged")  # what run.json says of a run with nothing left to do
-MAY_BE_NONE = ("loss", "accuracy", "train_accuracy")
+MAY_BE_NONE = ("loss", "accuracy", "train_accuracy", "test_loss")
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,23 @@ class Record:
     clock: float | None = None  # simulated seconds since the start; None without a clock
     misses: int = 0  # workers left out since the start, for they were late or could not be reached
     missed: tuple[int, ...] = ()  # who, since the record before this one
+    test_loss: float | None = None  # mean over the test samples; None without any
+    # On the test set, those that were asked for; None where one is not defined.
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+
+    def measured(self, measure: str) -> float | None:
+        """The loss, the accuracy or a metric, by its name; None if it was not measured."""
+        found: float | None = (
+            getattr(self, measure) if measure in MAY_BE_NONE else self.metrics.get(measure)
+        )
+        return found
 
     def as_json(self) -> str:
         fields = asdict(self)
+        if self.test_loss is None:
+            del fields["test_loss"]
+        if not self.metrics:
+            del fields["metrics"]
         if self.worker_losses is None:
             del fields["worker_losses"]
         if not self.refusals:
@@ -261,6 +275,10 @@ class RunFolder:
         try:
             fields = json.loads(line)
             lists = {key: fields.pop(key) for key in LISTS if key in fields}
+            metrics = fields.pop("metrics", {})
+            for name, given in metrics.items():
+                if given is not None and not _is_number(given, whole=False):
+                    raise ValueError(f"{name} is {given!r}")
             for key, given in fields.items():
                 absent = given is None and key in MAY_BE_NONE
                 if not absent and not _is_number(given, key in WHOLE):
@@ -269,7 +287,7 @@ class RunFolder:
                 if not all(_is_number(part, key != "worker_losses") for part in given):
                     raise ValueError(f"{key} is {given!r}")
             fields |= {key: tuple(given) for key, given in lists.items()}
-            return Record(**fields)
+            return Record(**fields, metrics=metrics)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise FednagError(
                 f"{self.records_file}: line {number} is not a record ({error}); restore the file"

@@ -60,6 +60,8 @@ class Run:
         last = self.records[-1]
         loss = "diverged" if last.loss is None else f"loss {last.loss:.4f}"
         accuracy = "" if last.accuracy is None else f", accuracy {last.accuracy:.2%}"
+        known = {name: value for name, value in last.metrics.items() if value is not None}
+        accuracy += "".join(f", {name} {value:.4g}" for name, value in known.items())
         return f"<Run {self.label}: {last.iteration} iterations, {loss}{accuracy}, {self.ended}>"
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from fednag.records import Record
-from fednag.report.tables import HEADINGS, Row, cells, target_cells, target_headings
+from fednag.report.tables import Row, cells, headings, target_cells, target_headings
 from fednag.targets import Target
 
 if TYPE_CHECKING:
@@ -119,7 +119,15 @@ def news_of(record: Record) -> str:
     if record.loss is None:
         return "diverged"
     accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.1%}"
-    return f"loss {record.loss:.4f}{accuracy}"
+    if record.accuracy is None and record.test_loss is not None:
+        accuracy = f", test loss {record.test_loss:.4f}"
+    return f"loss {record.loss:.4f}{accuracy}{metrics_of(record)}"
+
+
+def metrics_of(record: Record) -> str:
+    """The metrics of a record, as the end of a line."""
+    known = {name: value for name, value in record.metrics.items() if value is not None}
+    return "".join(f", {name} {value:.4g}" for name, value in known.items())
 
 
 def ranking(
@@ -130,8 +138,9 @@ def ranking(
 ) -> Table:
     """The ranked table, best first; ``origins`` gives (method, seed) of rows labelled by folder."""
     table = Table(title=title, title_justify="left")
-    for number, heading in enumerate(HEADINGS):
-        plain = number in (0, len(HEADINGS) - 1)
+    shown = headings(rows)
+    for number, heading in enumerate(shown):
+        plain = number in (0, len(shown) - 1)
         # Numbers are never cut; a narrow screen folds the words.
         table.add_column(heading, justify="left" if plain else "right", no_wrap=not plain)
     for heading in target_headings(target) if target else ():
@@ -140,7 +149,7 @@ def ranking(
         table.add_column("seed", justify="right", no_wrap=True)
         table.add_column("folder", overflow="fold")
     for row in rows:
-        texts = cells(row) + (target_cells(row) if target else ())
+        texts = cells(row, rows) + (target_cells(row) if target else ())
         if origins:
             method, seed = origins[row.label]
             texts = (method, *texts[1:], str(seed), row.label)

@@ -35,8 +35,8 @@ Algorithms = Annotated[
 ]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")]
 Target = Annotated[
-    float | None,
-    typer.Option("--target", help="Accuracy to reach, e.g. 0.9."),
+    str | None,
+    typer.Option("--target", help="Accuracy to reach, e.g. 0.9, or another measure: f1=0.9."),
 ]
 Loss = Annotated[float | None, typer.Option("--loss", help="Loss to reach, instead of --target.")]
 Fleet = Annotated[

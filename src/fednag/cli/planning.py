@@ -33,7 +33,10 @@ def time_plan(
         Path | None, typer.Argument(help="TOML file; without one: the embedded digits.")
     ] = None,
     fleet: Fleet = ...,  # type: ignore[assignment]
-    target: Annotated[float, typer.Option("--target", help="Accuracy to reach, e.g. 0.9.")] = ...,  # type: ignore[assignment]
+    target: Annotated[
+        str,
+        typer.Option("--target", help="Accuracy to reach, e.g. 0.9, or another measure: f1=0.9."),
+    ] = ...,  # type: ignore[assignment]
     taus: Annotated[
         str, typer.Option("--taus", "--tau", help="Values of tau to try, e.g. 1,5,20.")
     ] = "1,5,10,20,40,80",
@@ -139,7 +142,7 @@ def _report(advice: Advice) -> dict[str, Any]:
     fleet = advice.fleet
     return {
         "fleet": {"name": fleet.name, "synthetic": fleet.synthetic, "digest": fleet.digest},
-        "target": {"measure": "accuracy", "value": advice.target},
+        "target": asdict(advice.target),
         "replays": advice.replays,
         "advice": advice.sentences,
         "best": asdict(advice.best) if advice.best else None,
@@ -155,7 +158,7 @@ def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
 
     terminal, best, fleet = console(), advice.best, advice.fleet
     table = Table(
-        title=f"expected time to accuracy {advice.target:g} on {fleet.title}",
+        title=f"expected time to {advice.target.words} on {fleet.title}",
         title_justify="left",
     )
     table.add_column("method", no_wrap=True)
@@ -213,7 +216,7 @@ def _write(advice: Advice, report: dict[str, Any], folder: Path) -> list[Path]:
         never = dict.fromkeys(p.method for p in advice.points if advice.best_of(p.method) is None)
         if never:
             title += f"; never there: {', '.join(never)}"
-        chart = plan_chart(drawn, title, f"accuracy {advice.target:g}")
+        chart = plan_chart(drawn, title, advice.target.words)
         written = save(chart, folder / stem)
     path = folder / f"{stem}.json"
     write_atomically(path, json_text(report) + "\n")

@@ -30,11 +30,12 @@ def show(
 
     from fednag.report.sheets import caveats, told_apart
     from fednag.report.tables import as_data, ranked
-    from fednag.targets import given_target
+    from fednag.targets import given_target, settled
     from fednag.terminal import notes, ranking
 
     asked = given_target(target, loss)
     sheets, failed = read_runs(runs)
+    asked = settled(asked, [s.curve.records for s in sheets], [s.config for s in sheets])
     said: list[str] = []
     if each:
         curves = [replace(s.curve, label=str(s.folder)) for s in sheets]
@@ -83,12 +84,13 @@ def report(
     from fednag.report.overlay import bounds
     from fednag.report.page import write_page
     from fednag.report.timing import recorded_times
-    from fednag.targets import given_target
+    from fednag.targets import given_target, settled
 
     asked = given_target(target, loss)
     if out.is_dir():
         raise FednagError(f"--out {out}: is a folder; name the page, e.g. {out / 'report.html'}")
     sheets, failed = read_runs(runs)
+    asked = settled(asked, [s.curve.records for s in sheets], [s.config for s in sheets])
     times = recorded_times(sheets)
     if fleet:
         from fednag.cli.replaying import replayed

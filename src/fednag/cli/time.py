@@ -85,7 +85,7 @@ def time_replay(
     from fednag.clock.runs import common_target, told_apart
     from fednag.clock.summary import replay_runs, times_to_target, where_time_goes
     from fednag.records import find_runs
-    from fednag.targets import given_target
+    from fednag.targets import given_target, settled
     from fednag.terminal import notes, paths
 
     where = load_fleet(fleet, checked_sampling(sampling))
@@ -96,6 +96,7 @@ def time_replay(
     found, said = told_apart(_read(find_runs(runs), flops, failed))
     if not found:
         unless(failed)
+    asked = settled(asked, [run.records for run in found], [run.config for run in found])
     asked = asked or common_target(found)
     folder = output(out) if out else found[0].folder.path.parent
     done, total = count(1), len(found) * (replays if where.varies else 1)
@@ -107,7 +108,7 @@ def time_replay(
             seed,
             lambda: status.update(f"replay {next(done)} of {total}"),
         )
-    rows = times_to_target(timed, **{asked.measure: asked.value})
+    rows = times_to_target(timed, target=asked)
     order = [row.label for row in rows]
     shown = [one for one in timed if one.run.label in order[:MOST_SHOWN]]
     shown.sort(key=lambda one: order.index(one.run.label))
@@ -122,8 +123,7 @@ def time_replay(
         print_json({**report, "notes": said, "files": files, "failed": failed})
     else:
         terminal = console()
-        words = f"{asked.measure} {asked.value:g}"
-        terminal.print(times_table(rows, words, where, report["replays"]))
+        terminal.print(times_table(rows, asked.words, where, report["replays"]))
         if len(rows) > 1:
             terminal.print(reductions_table(rows))
         terminal.print(parts_table(parts))

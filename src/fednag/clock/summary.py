@@ -43,7 +43,7 @@ class Row:
     deviation: float | None
     iterations: float | None  # mean over the runs that reached it
     rounds: float | None
-    best: float | None  # best accuracy of the worst run; the loss where there is none
+    best: float | None  # of what the target is about, the best value of the worst run
     per_round: float  # seconds
     down: int  # bytes one worker gets in a round
     up: int
@@ -113,9 +113,14 @@ def replay_runs(
 
 
 def times_to_target(
-    timed: Sequence[Timed], accuracy: float | None = None, loss: float | None = None
+    timed: Sequence[Timed],
+    accuracy: float | None = None,
+    loss: float | None = None,
+    target: Target | None = None,
 ) -> list[Row]:
     """A row a method, fastest first; those that did not reach the target last.
+
+    The target is an accuracy, a loss, or for any other measure a ``fednag.targets.Target``.
 
     >>> import tempfile
     >>> import fednag
@@ -129,14 +134,19 @@ def times_to_target(
     >>> rows[0].seconds <= rows[1].seconds, rows[0].reached
     (True, 1)
     """
-    target = given_target(accuracy, loss)
+    target = target or given_target(accuracy, loss)
     if target is None:
         raise FednagError("--target, --loss: give one of them")
     labels = list(dict.fromkeys(one.run.label for one in timed))
     found = [
         _row(label, [one for one in timed if one.run.label == label], target) for label in labels
     ]
-    return sorted(found, key=lambda row: (row.seconds is None, row.seconds or -(row.best or 0)))
+    way = -1 if target.better == "higher" else 1
+
+    def order(row: Row) -> tuple[bool, float]:
+        return row.seconds is None, row.seconds or way * (row.best or 0)
+
+    return sorted(found, key=order)
 
 
 def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
@@ -153,25 +163,20 @@ def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
         deviation=stdev(times) if whole and len(times) > 1 else None,
         iterations=mean(r.iteration for r in reached) if reached else None,
         rounds=mean(r.round for r in reached) if reached else None,
-        best=_best(group, target.measure == "accuracy"),
+        best=_best(group, target),
         per_round=mean(float(r.ends[-1]) / r.rounds for one in group for r in one.replays),
         down=workload.down,
         up=workload.up,
     )
 
 
-def _best(group: Sequence[Timed], accuracy: bool) -> float | None:
+def _best(group: Sequence[Timed], target: Target) -> float | None:
+    """The best value of the run that has come least far."""
     found = []
     for one in group:
-        after = [r for r in one.run.records if r.round]
-        if accuracy:
-            found.append(max((r.accuracy for r in after if r.accuracy is not None), default=None))
-        else:
-            found.append(min((r.loss for r in after if r.loss is not None), default=None))
-    known = [value for value in found if value is not None]
-    if not known:
-        return None
-    return min(known) if accuracy else max(known)
+        values = [r.measured(target.measure) for r in one.run.records if r.round]
+        found.append(target.best([value for value in values if value is not None]))
+    return target.worst([value for value in found if value is not None])
 
 
 def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> list[Part]:
@@ -207,7 +212,7 @@ def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> lis
 
 
 def curve_rows(timed: Sequence[Timed], measure: str = "accuracy") -> list[dict[str, Any]]:
-    """Points (method, seconds, mean, low, high) of accuracy or loss over time.
+    """Points (method, seconds, mean, low, high) of a measure over time.
 
     The band is one deviation over seeds and replays; a run that is over keeps its last value.
     """
@@ -216,9 +221,10 @@ def curve_rows(timed: Sequence[Timed], measure: str = "accuracy") -> list[dict[s
         group = [one for one in timed if one.run.label == label]
         lines = []
         for one in group:
-            points = [r for r in one.run.records if getattr(r, measure) is not None]
+            known = [(r, r.measured(measure)) for r in one.run.records]
+            points = [record for record, value in known if value is not None]
             if points:
-                values = [getattr(r, measure) for r in points]
+                values = [value for _, value in known if value is not None]
                 lines += [(r.ends[[p.round for p in points]], values) for r in one.replays]
         if not lines:
             continue

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fednag.algorithm import Algorithm
 from fednag.algorithms import ALGORITHMS
+from fednag.config.measures import check_measures
 from fednag.config.places import placed
 from fednag.config.sections import (
     LATER,
@@ -80,6 +81,7 @@ class Experiment(Section):
             raise ValueError("give training.participants or training.fraction, not both")
         if self.clock.deadline is not None and self.clock.fleet is None:
             raise ValueError("clock.fleet: is missing; say whose delays the deadline is for")
+        check_measures(self.evaluation, self.stop)
         return self
 
     def toml(self) -> str:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 MANY = 10**9
 Count = Annotated[int, Field(ge=1, le=MANY)]
 CountOrZero = Annotated[int, Field(ge=0, le=MANY)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -46,6 +47,7 @@ class Split(Section):
 class Model(Section):
     name: Literal["linear", "logistic", "mlp", "cnn", "vgg16", "vgg16-gn", "custom"] = "cnn"
     hidden: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] | None = Field(None, strict=False)
+    batch_norm: Literal["averaged", "local", "frozen"] = "averaged"
 
 
 class Training(Section):
@@ -60,12 +62,19 @@ class Evaluation(Section):
     every: Count = 1
     samples: CountOrZero = 0
     per_worker: bool = False
+    metrics: tuple[str, ...] | None = Field(None, strict=False)
+    # Metrics of the user's own, from Python: which values are better. Filled in there.
+    own: dict[Name, Literal["higher", "lower"]] | None = None
 
 
 class Stop(Section):
     accuracy: float | None = Field(None, ge=0, le=1)
     loss: float | None = Field(None, ge=0)
+    metrics: dict[str, float] | None = None
     seconds: float | None = Field(None, gt=0)
+    patience: Count | None = None
+    watch: str | None = None
+    min_change: float | None = Field(None, ge=0)
 
 
 class Checkpoint(Section):
@@ -105,4 +114,13 @@ ONLY_WITH = {
 
 # Fields that the first runs on disk did not have. At their defaults they are left out of a run's
 # key, so that those runs are still found.
-LATER: tuple[tuple[str, str], ...] = (*(("data", option) for option in OF_FILES),)
+LATER: tuple[tuple[str, str], ...] = (
+    *(("data", option) for option in OF_FILES),
+    ("model", "batch_norm"),
+    ("evaluation", "metrics"),
+    ("evaluation", "own"),
+    ("stop", "metrics"),
+    ("stop", "patience"),
+    ("stop", "watch"),
+    ("stop", "min_change"),
+)

@@ -21,7 +21,16 @@ from flwr.serverapp import Grid
 from fednag.errors import FednagError
 from fednag.flower import protocol
 from fednag.flower.ledger import Ledger, entry
-from fednag.flower.protocol import EVALUATE, PROBE, PROTOCOL, TRAIN, Refusal, Shape, versions
+from fednag.flower.protocol import (
+    EVALUATE,
+    METRIC,
+    PROBE,
+    PROTOCOL,
+    TRAIN,
+    Refusal,
+    Shape,
+    versions,
+)
 from fednag.flower.roster import PAUSE, Roster
 from fednag.flower.settings import Deployment
 from fednag.simulate.engine import Gathered, Memories, mean_of
@@ -228,12 +237,18 @@ class Fleet:
         return Gathered(vectors, found.size, *everything)
 
     def _measured(self, answers: Answers, number: int) -> Measures:
-        """The silos' losses and accuracies as those of all their data together."""
+        """The silos' losses and accuracies as those of all their data together.
+
+        Metrics are means over silos, weighted by test samples: of F1, say, that is not the F1 of
+        all samples together, which no silo can tell.
+        """
         found, lost, refused = {}, 0, dict(answers.refused)
         for silo, reply in answers.good.items():
             said = protocol.metrics(reply)
             if said.get("loss", -1) < 0:  # metrics that are not finite are left out
                 lost, refused[silo] = lost + 1, f"its loss {NOT_FINITE}"
+            elif said.get("test_loss", 0) < 0:
+                refused[silo] = "its test loss is below 0"
             elif not all(0 <= said.get(key, 0) <= 1 for key in ("accuracy", "train_accuracy")):
                 refused[silo] = "its accuracy is not between 0 and 1"
             else:
@@ -259,6 +274,8 @@ class Fleet:
             accuracy=mean("accuracy", tests),
             train_accuracy=mean("train_accuracy", sizes),
             worker_losses=losses if everyone else None,
+            test_loss=mean("test_loss", tests),
+            metrics={name: mean(f"{METRIC}{name}", tests) for name in self.plan.metrics},
         )
 
     def _report(self, answers: Answers, phase: str, number: int, usable: int) -> None:

@@ -23,6 +23,7 @@ from fednag.vectors import Vector, Vectors
 PROTOCOL = 1
 RAW = "fednag.raw"
 ARRAYS, CONFIG, METRICS = "vectors", "about", "metrics"
+METRIC = "metric."  # before a metric's name, among the losses and counts
 HELLO, PROBE, TRAIN, EVALUATE = "query.hello", "query.probe", "train", "evaluate"
 VERSIONED = ("fednag", "torch", "flwr")
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}

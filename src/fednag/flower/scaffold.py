@@ -26,6 +26,7 @@ IDLE = {
     ("engine", "threads"),
     ("checkpoint", "rounds"),
     ("checkpoint", "seconds"),
+    ("evaluation", "own"),
 }
 README = """# {name}
 
@@ -73,6 +74,8 @@ def run_config(experiment: Experiment, flower: Mapping[str, Any] | None = None) 
 def _single(given: Any) -> Any:
     if given is None:
         return ""
+    if isinstance(given, Mapping):
+        return "{" + ", ".join(f"{key} = {number}" for key, number in given.items()) + "}"
     return str(list(given)) if isinstance(given, list | tuple) else given
 
 

@@ -79,7 +79,7 @@ def plan_of(deployment: Deployment) -> tuple[Experiment, Plan, list[str]]:
     x = torch.zeros(silos, *deployment.shape)
     y = torch.zeros(silos, dtype=torch.float32 if classes is None else torch.int64)
     stand_in = Dataset("silos", x, y, x[:0], y[:0], classes)
-    return Builder(Parts(dataset=stand_in)).plan(deployment.experiment)
+    return Builder(Parts(dataset=stand_in, elsewhere=True)).plan(deployment.experiment)
 
 
 def _token_of(folder: RunFolder | None) -> str:
@@ -95,6 +95,8 @@ def _news(state: State, plan: Plan) -> str:
         text += f", loss {state.record.loss:.4f}"
         if state.record.accuracy is not None:
             text += f", accuracy {state.record.accuracy:.1%}"
+        known = {n: value for n, value in state.record.metrics.items() if value is not None}
+        text += "".join(f", {name} {value:.4g}" for name, value in known.items())
     return f"{text}, {state.seconds:.1f} s"
 
 

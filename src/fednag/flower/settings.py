@@ -147,8 +147,8 @@ def read_run_config(flat: Mapping[str, Any]) -> Deployment:
 
 
 def _listed(given: Any) -> Any:
-    """Flower's values are single: a list is written as text, e.g. "[200, 200]"."""
-    if isinstance(given, str) and given.startswith("["):
+    """Flower's values are single: lists and tables are texts, "[200, 200]" and "{f1 = 0.9}"."""
+    if isinstance(given, str) and given.startswith(("[", "{")):
         return value(given)
     return given
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fednag.experiment import Builder, resolve_device
+from fednag.experiment import Builder, metrics_of, resolve_device
 from fednag.flower.holdings import held_by, number_of
-from fednag.flower.protocol import Refusal, Shape
+from fednag.flower.protocol import METRIC, Refusal, Shape
 from fednag.flower.settings import Deployment
+from fednag.metrics import fitting
 from fednag.simulate.engine import Engine, Gathered, Memories
 from fednag.simulate.measure import Yardstick
 from fednag.simulate.schedule import Schedule
@@ -38,6 +39,9 @@ class Silo:
             self.problem, self.algorithm, [holding.samples], schedule, chunk=1, threads=1
         )
         self.owned = [holding.samples]
+        # Those of its own test samples, if it has any.
+        chosen = metrics_of(experiment.evaluation, {})
+        self.metrics = fitting(chosen, self.problem.dataset.classes is not None, tests=True)
         self.experiment = experiment
 
     @property
@@ -67,15 +71,21 @@ class Silo:
         return up, kept, time.monotonic() - began
 
     def evaluate(self, w: Vector) -> dict[str, float]:
-        """The model's loss and accuracies here, and on how many test samples."""
+        """The model's losses, accuracies and metrics here, and on how many test samples."""
         with self.engine:
             found = Yardstick(
-                self.engine, self.owned, self.experiment.seed, self.experiment.evaluation.samples
+                self.engine,
+                self.owned,
+                self.experiment.seed,
+                self.experiment.evaluation.samples,
+                metrics=self.metrics,
             )(w.to(self.problem.device))
         numbers = {
             "loss": found.loss,
             "train_accuracy": found.train_accuracy,
             "accuracy": found.accuracy,
+            "test_loss": found.test_loss,
+            **{f"{METRIC}{name}": value for name, value in found.metrics.items()},
         }
         known = {name: float(number) for name, number in numbers.items() if number is not None}
         return {**known, "tests": len(self.problem.test_x)}

@@ -300,10 +300,16 @@ def _judging(problem: Problem) -> Callable[..., Any]:
 def _judged_plainly(problem: Problem, given: Given, rows: slice) -> list[Tensor]:
     index, w, b, x, y = given
     features, targets = problem.batch(x, y, index)
-    # A model that is random in evaluation mode too is measured with the same draws every time.
-    with CHECKING, torch.no_grad(), private_randomness(SEED + int(index[0])):
-        output = guarded(lambda: problem.plain.output(w, b, features), len(index))
+    output = computed_output(problem, w, b, features)
+    with torch.no_grad():
         return [part[rows] for part in problem.judge(output, targets)]
+
+
+def computed_output(problem: Problem, w: Vector, b: Vector, features: Tensor) -> Any:
+    """What the user's module gives in evaluation mode."""
+    # One that is random there too is measured with the same draws every time.
+    with CHECKING, private_randomness(SEED):
+        return guarded(lambda: problem.plain.output(w, b, features), len(features))
 
 
 def guarded(compute: Callable[[], T], samples: int) -> T:

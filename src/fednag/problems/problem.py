@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fednag.errors import FednagError
-from fednag.problems.checks import Gradients, Judgements
+from fednag.problems.checks import Gradients, Judgements, computed_output
 from fednag.problems.dataset import Dataset
 from fednag.problems.examine import (
     SAMPLES,
@@ -179,6 +179,16 @@ class Problem:
         if not self.has_classes or not isinstance(output, Tensor):
             return losses, torch.zeros_like(losses)
         return losses, (output.argmax(-1) == targets).double()
+
+    def outputs(self, w: Vector, b: Vector, x: Tensor, index: Tensor) -> Any:
+        """What the user's module gives for the samples at ``index``, in evaluation mode."""
+        return computed_output(self, w, b, self.features(x.index_select(0, index)))
+
+    def mean_loss(self, losses: Tensor, y: Tensor) -> float:
+        """The mean of samples' losses, each with its share."""
+        if self.objective.shares is None:
+            return float(losses.mean())
+        return float(losses.sum() / self.objective.shares(y).to(losses).sum())
 
     @property
     def has_classes(self) -> bool:

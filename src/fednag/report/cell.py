@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from html import escape
 
-from fednag.report.tables import HEADINGS, Curve, Row, cells, ranked
+from fednag.report.tables import Curve, Row, cells, headings, ranked
 
 ROWS = 30  # of the table; ``print`` has them all
 LINES = 12  # methods in the chart; more cannot be told apart
@@ -30,14 +30,14 @@ def cell(curves: Sequence[Curve]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    texts = [cells(row) for row in rows]
+    texts, names = [cells(row, rows) for row in rows], headings(rows)
     # A column of nothing is not shown: regression has no accuracy.
-    kept = [i for i in range(len(HEADINGS)) if any(text[i] != "-" for text in texts)]
-    head = "".join(_cell("th", HEADINGS[i], HEADINGS[i]) for i in kept)
+    kept = [i for i in range(len(names)) if any(text[i] != "-" for text in texts)]
+    head = "".join(_cell("th", names[i], names[i]) for i in kept)
     body = []
     for row, text in zip(rows, texts, strict=True):
         style = ' style="color:#c62828"' if row.diverged else ""
-        inner = "".join(_cell("td", HEADINGS[i], text[i]) for i in kept)
+        inner = "".join(_cell("td", names[i], text[i]) for i in kept)
         body.append(f"<tr{style}>{inner}</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 

@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 
 from fednag.report.charts import COLOURS, DASHES
+from fednag.report.spec import titled
 
 # Waiting is pale: it is what is left.
 PARTS = {"compute": "#0072B2", "down": "#009E73", "up": "#E69F00", "waiting": "#DDDDDD"}
@@ -34,19 +35,19 @@ def _lines(
     rows: Sequence[dict[str, Any]], methods: list[str], measure: str, target: float | None
 ) -> Any:
     colour, dash = _by_method(methods)
-    titles = {"accuracy": "test accuracy", "loss": "global training loss"}
+    title = titled(measure)
     base = alt.Chart(alt.InlineData(values=list(rows)))
     scale = alt.Scale(zero=False, nice=False)
     across = alt.X("seconds:Q", title="seconds on the fleet", scale=alt.Scale(nice=False))
     band = base.mark_area(opacity=0.15).encode(
         x=across,
-        y=alt.Y("low:Q", title=titles[measure], scale=scale),
+        y=alt.Y("low:Q", title=title, scale=scale),
         y2="high:Q",
         color=colour,
     )
     line = base.mark_line(strokeWidth=2).encode(
         x=across,
-        y=alt.Y(f"{measure}:Q", title=titles[measure], scale=scale),
+        y=alt.Y(f"{measure}:Q", title=title, scale=scale),
         color=colour,
         strokeDash=dash,
         tooltip=["method:N", alt.Tooltip("seconds:Q", format=".1f"), f"{measure}:Q"],

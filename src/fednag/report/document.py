@@ -13,10 +13,11 @@ from fednag.report.sheets import Sheet, by_label, caveats, told_apart
 from fednag.report.spec import Heat, Lines, Track, curve_specs, thinned, tracks_of
 from fednag.report.summary import sentence
 from fednag.report.tables import (
-    HEADINGS,
     Row,
     as_data,
     cells,
+    headings,
+    measured_headings,
     ranked,
     target_cells,
     target_headings,
@@ -48,6 +49,7 @@ def document(
     # Methods keep their colours in the order of the ranking, so table and legend read alike.
     tracks = {row.label: replace(tracks[row.label], style=style) for style, row in enumerate(rows)}
     levels: dict[str, float] = {asked.measure: asked.value} if asked else {}
+    charts = curve_specs(list(tracks.values()), levels, tests=True)
     return {
         "title": title or _title(sheets),
         "sentence": sentence(sheets, rows, asked),
@@ -61,7 +63,7 @@ def document(
         ],
         "tracks": [_columns(track) for track in tracks.values()],
         "overlays": [_columns(track) for track in overlays],
-        "charts": [_lines(lines) for lines in curve_specs(list(tracks.values()), levels)],
+        "charts": [_lines(lines) for lines in charts],
         "workers": _workers(sheets, list(tracks)),
         "splits": _splits(sheets),
         "times": [dict(row) for row in times],
@@ -78,12 +80,12 @@ def _table(rows: Sequence[Row], target: Target | None) -> dict[str, Any]:
     """The ranking as text; the final loss only where there is no accuracy to say more."""
     judged = any(row.final_accuracy for row in rows)
     results = ["final accuracy", "best accuracy"] if judged else ["final loss"]
-    names = ["method", *results, "best loss"]
+    names = ["method", *results, "best loss", *measured_headings(rows)]
     extra = target_headings(target) if target else ()
     tail = ["iterations", "MB sent", "seconds", "ended"]
     texts = []
     for row in rows:
-        known = dict(zip(HEADINGS, cells(row), strict=True))
+        known = dict(zip(headings(rows), cells(row, rows), strict=True))
         if target:
             known |= dict(zip(extra, target_cells(row), strict=True))
         texts.append([known[name] for name in (*names, *extra, *tail)])

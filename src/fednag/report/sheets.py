@@ -130,6 +130,12 @@ def caveats(sheets: Sequence[Sheet]) -> list[str]:
             f"{len(stopped)} of {len(sheets)} runs stopped when they reached their target: final "
             "values are of different iterations; compare iterations to the target"
         )
+    waited = [s for s in sheets if s.curve.ended.startswith("no better ")]
+    if waited and len(sheets) > 1:
+        notes.append(
+            f"{len(waited)} of {len(sheets)} runs stopped when they got no better: final values "
+            "are of different iterations"
+        )
     return notes
 
 

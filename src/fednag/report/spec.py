@@ -23,7 +23,12 @@ ACROSS = {
     "seconds": "seconds of training",
     "clock": "seconds on the devices",
 }
-MEASURES = {"loss": "global training loss", "accuracy": "test accuracy"}
+MEASURES = {
+    "loss": "global training loss",
+    "accuracy": "test accuracy",
+    "test_loss": "test loss",
+}
+LOSSES = ("loss", "test_loss")
 MOST = 1200  # points of a line; more cannot be told apart on a screen
 
 
@@ -39,6 +44,7 @@ class Track:
     style: int  # which colour, dash and marker
     runs: int
     columns: Mapping[str, Column]
+    measures: tuple[str, ...] = tuple(MEASURES)
 
 
 @dataclass(frozen=True)
@@ -65,18 +71,33 @@ class Heat:
     cells: Sequence[Sequence[int]]
 
 
-def curve_specs(tracks: Sequence[Track], levels: Mapping[str, float] | None = None) -> list[Lines]:
-    """Loss and accuracy, those of them that were measured."""
-    found = []
+def titled(measure: str) -> str:
+    """What stands beside an axis."""
+    return MEASURES.get(measure, measure)
+
+
+def curve_specs(
+    tracks: Sequence[Track], levels: Mapping[str, float] | None = None, tests: bool = False
+) -> list[Lines]:
+    """Loss, accuracy and metrics, those of them that were measured.
+
+    The test loss is drawn with ``tests``, or where no accuracy tells how well the model does on
+    samples it has not seen.
+    """
+    found: list[Lines] = []
     timed = any("clock" in track.columns for track in tracks)
     across = {name: title for name, title in ACROSS.items() if timed or name != "clock"}
-    for measure, title in MEASURES.items():
-        values = [v for t in tracks for v in t.columns[measure] if v is not None]
-        if values:
-            log = measure == "loss" and min(values) > 0
-            level = (levels or {}).get(measure)
-            percent = measure == "accuracy"
-            found.append(Lines(measure, title, measure, across, tracks, log, percent, level))
+    known = dict.fromkeys(name for track in tracks for name in track.measures)
+    for measure in known:
+        values = [v for t in tracks for v in t.columns.get(measure, ()) if v is not None]
+        judged = any(lines.measure == "accuracy" for lines in found)
+        if not values or (measure == "test_loss" and judged and not tests):
+            continue
+        log = measure in LOSSES and min(values) > 0
+        level, percent = (levels or {}).get(measure), measure == "accuracy"
+        # A method that was not measured so has no line.
+        drawn = [track for track in tracks if measure in track.columns]
+        found.append(Lines(measure, titled(measure), measure, across, drawn, log, percent, level))
     return found
 
 
@@ -93,12 +114,15 @@ def tracks_of(curves: Sequence[Curve], most: int = MOST) -> list[Track]:
 
 def _track(label: str, style: int, runs: Sequence[Sequence[Record]], most: int) -> Track:
     moments: dict[int, list[Record]] = {}
+    metrics: dict[str, None] = {}
     for records in runs:
         for record in records:
             if record.loss is not None or record.accuracy is not None:
+                metrics |= dict.fromkeys(record.metrics)
                 moments.setdefault(record.iteration, []).append(record)
     columns: dict[str, Column] = {name: [] for name in (*ACROSS, "runs")}
-    for measure in MEASURES:
+    measures = (*MEASURES, *metrics)
+    for measure in measures:
         columns |= {measure: [], f"{measure}.low": [], f"{measure}.high": []}
     for iteration in sorted(moments):
         here = moments[iteration]
@@ -109,17 +133,20 @@ def _track(label: str, style: int, runs: Sequence[Sequence[Record]], most: int) 
         clocks = [r.clock for r in here if r.clock is not None]
         columns["clock"].append(mean(clocks) if len(clocks) == len(here) else None)
         columns["runs"].append(len(here))
-        for measure in MEASURES:
-            middle, low, high = _middle([getattr(r, measure) for r in here])
+        for measure in measures:
+            middle, low, high = _middle([r.measured(measure) for r in here])
             columns[measure].append(middle)
             columns[f"{measure}.low"].append(low)
             columns[f"{measure}.high"].append(high)
-    kept = thinned([columns[measure] for measure in MEASURES], most)
+    lines = [columns[measure] for measure in measures]
+    kept = thinned([line for line in lines if any(value is not None for value in line)], most)
     short = {name: [column[i] for i in kept] for name, column in columns.items()}
     # A column of nothing is not written: one run has no band, regression no accuracy.
-    may_be = [name for name in short if "." in name or name == "clock"]
+    always = (*ACROSS, "runs", "loss", "accuracy")
+    may_be = [name for name in short if name not in always or name == "clock"]
     empty = [name for name in may_be if all(value is None for value in short[name])]
-    return Track(label, style, len(runs), {n: c for n, c in short.items() if n not in empty})
+    written = {name: column for name, column in short.items() if name not in empty}
+    return Track(label, style, len(runs), written, measures)
 
 
 def _middle(found: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:

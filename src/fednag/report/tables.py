@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
@@ -29,6 +29,16 @@ class Curve:
     @property
     def accuracies(self) -> list[float]:
         return [r.accuracy for r in self.records if r.accuracy is not None and r.round > 0]
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that were asked for."""
+        return list(dict.fromkeys(name for record in self.records for name in record.metrics))
+
+    def last(self, measure: str) -> list[float]:
+        """The last value of a measure, if there is one."""
+        values = [r.measured(measure) for r in self.records if r.round > 0]
+        return [value for value in values if value is not None][-1:]
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,8 @@ class Row:
     iterations_to: Spread | None = None
     megabytes_to: Spread | None = None
     seconds_to: Spread | None = None
+    final_test_loss: Spread | None = None
+    final_metrics: Mapping[str, Spread | None] = field(default_factory=dict)
 
 
 def ranked(curves: Sequence[Curve], target: Target | None = None) -> list[Row]:
@@ -102,7 +114,16 @@ def _row(label: str, curves: Sequence[Curve], target: Target | None) -> Row:
         iterations_to=Spread.of([r.iteration for r in there]),
         megabytes_to=Spread.of([(r.bytes_up + r.bytes_down) / 1e6 for r in there]),
         seconds_to=Spread.of([r.seconds for r in there]),
+        final_test_loss=_final(kept, "test_loss"),
+        final_metrics={
+            name: _final(kept, name)
+            for name in dict.fromkeys(name for curve in curves for name in curve.metrics)
+        },
     )
+
+
+def _final(curves: Sequence[Curve], measure: str) -> Spread | None:
+    return Spread.of([value for curve in curves for value in curve.last(measure)])
 
 
 HEADINGS = (
@@ -116,22 +137,40 @@ HEADINGS = (
     "seconds",
     "ended",
 )
+MEASURED = HEADINGS.index("iterations")  # before it stand what was measured, if it was
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """A row as text, in the order of ``HEADINGS``."""
+def headings(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The columns of a ranking: the test loss and each metric where any row has it."""
+    return (*HEADINGS[:MEASURED], *measured_headings(rows), *HEADINGS[MEASURED:])
+
+
+def measured_headings(rows: Sequence[Row]) -> tuple[str, ...]:
+    tested = ["test loss"] if any(row.final_test_loss for row in rows) else []
+    return (*tested, *_metrics(rows))
+
+
+def cells(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
+    """A row of ``rows`` as text, in the order of their ``headings``."""
     label = row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)"
+    tested = [_number(row.final_test_loss)] if any(r.final_test_loss for r in rows) else []
     return (
         label,
         _percent(row.final_accuracy),
         _percent(row.best_accuracy),
         _number(row.final_loss),
         _number(row.best_loss),
+        *tested,
+        *(_number(row.final_metrics.get(name)) for name in _metrics(rows)),
         f"{row.iterations:,}",
         f"{row.megabytes:,.1f}",
         f"{row.seconds:,.1f}",
         row.ended,
     )
+
+
+def _metrics(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.final_metrics))
 
 
 def target_headings(target: Target) -> tuple[str, ...]:
@@ -155,10 +194,11 @@ def as_data(row: Row) -> dict[str, Any]:
 
 def render(rows: Sequence[Row]) -> str:
     """A plain-text table."""
-    lines = [HEADINGS, *(cells(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
+    lines = [headings(rows), *(cells(row, rows) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    ends = (0, len(widths) - 1)
     padded = [
-        "  ".join(c.ljust(w) if i in (0, 8) else c.rjust(w) for i, (c, w) in enumerate(pairs))
+        "  ".join(c.ljust(w) if i in ends else c.rjust(w) for i, (c, w) in enumerate(pairs))
         for pairs in (list(zip(line, widths, strict=True)) for line in lines)
     ]
     return "\n".join(line.rstrip() for line in padded)

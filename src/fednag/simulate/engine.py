@@ -6,9 +6,10 @@ may change it, and only by rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from fednag.algorithm import BUFFERS, Algorithm, Grad, local_round
 from fednag.problems.plain import private_randomness
 from fednag.problems.problem import Problem
 from fednag.simulate.schedule import EAGER, Indexes, Schedule
-from fednag.simulate.steps import Carried, MiniBatch, RecordedStep
+from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, stacked
 from fednag.simulate.threads import Workforce
 from fednag.vectors import Vector, Vectors
 
@@ -111,7 +112,7 @@ class Engine:
         def task(group: Indexes) -> Gathered:
             with self._draws(group, 0):
                 carried = Carried(self._buffers(server, self.memories.read(group), len(group)))
-                up = Vectors(g=self._full(group, carried)(server.w))
+                up = Vectors(g=self._full(group, carried)(stacked(server.w, len(group))))
             return self._weighted(up, group, self._finite(group, up))
 
         parts = self._workforce.ordered(task, self._groups(workers))
@@ -132,7 +133,7 @@ class Engine:
         def task(group: Indexes) -> Gathered:
             with self._draws(group, number):
                 # A worker's rules always see a row for each worker, also of what was sent.
-                rows = sent.map(lambda vector: vector.expand(len(group), -1))
+                rows = sent.map(lambda vector: stacked(vector, len(group)))
                 mine = self.memories.read(group)
                 carried = Carried(self._buffers(server, mine, len(group)))
                 grads = self._grads(group, starts, steps, carried)
@@ -163,6 +164,15 @@ class Engine:
         parts = list(self._workforce.ordered(task, torch.split(index, max(width, 1))))
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
+    def outputs(self, w: Vector, b: Vector, x: Tensor, index: Tensor) -> Any:
+        """What the model gives for each sample in ``index``, at ``w`` and the buffers ``b``."""
+
+        def task(block: Tensor) -> Any:
+            return self.problem.outputs(w, b, x, block)
+
+        width = len(index) if self.problem.facts.mixes_settled else EVALUATION_BLOCK
+        return _joined(list(self._workforce.ordered(task, torch.split(index, max(width, 1)))))
+
     def _draws(self, group: Indexes, number: int) -> AbstractContextManager[None]:
         """Random draws of the group's models, keyed by round and worker."""
         if self.problem.gradients.plain is None:
@@ -175,7 +185,7 @@ class Engine:
         if BUFFERS in mine:
             return mine[BUFFERS]
         first = server[BUFFERS] if BUFFERS in server else self.problem.initial_buffers
-        return first.expand(workers, -1).contiguous()
+        return stacked(first, workers).contiguous()
 
     def _groups(self, workers: Indexes) -> list[Indexes]:
         chunk = 1 if self.problem.gradients.plain else self.chunk
@@ -257,6 +267,7 @@ class Engine:
 
         def full(w: Vector) -> Vector:
             nonlocal moved
+            w = stacked(w, len(group)).contiguous()
             if whole and len(set(sizes.tolist())) > 1:
                 return self._one_by_one(group, carried, w)
             total = torch.zeros((), device=self.problem.device, dtype=self._wide)
@@ -281,11 +292,10 @@ class Engine:
 
     def _one_by_one(self, group: Indexes, carried: Carried, w: Vector) -> Vector:
         """Full gradients of workers who cannot be stacked, for they hold different numbers."""
-        rows = w.expand(len(group), -1)
         found = []
         for row in range(len(group)):
             own = Carried(carried.rows[row : row + 1])
-            found.append(self._full(group[row : row + 1], own)(rows[row : row + 1]))
+            found.append(self._full(group[row : row + 1], own)(w[row : row + 1]))
         return torch.cat(found)
 
     def _total(self, worker: int) -> float:
@@ -298,6 +308,14 @@ class Engine:
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.problem.device)
+
+
+def first_state(algorithm: Algorithm, problem: Problem) -> Vectors:
+    """The server's state before the first round, with the model's buffers if they travel."""
+    server = algorithm.init(problem.initial)
+    if problem.batch_norm == "averaged" and len(problem.buffers):
+        return server.but(**{BUFFERS: problem.initial_buffers})
+    return server
 
 
 def first_memory(algorithm: Algorithm, problem: Problem) -> Vectors:
@@ -329,6 +347,18 @@ class Memories:
 
 def _rows(vector: Vector, wanted: Mask) -> Vector:
     return vector if wanted.all() else vector[torch.from_numpy(wanted).to(vector.device)]
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Outputs of blocks as that of all samples: tensors, or tuples, lists and tables of them."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(parts)
+    if isinstance(first, Mapping):
+        return {name: _joined([part[name] for part in parts]) for name in first}
+    if isinstance(first, list | tuple):
+        return tuple(_joined([part[i] for part in parts]) for i in range(len(first)))
+    return first
 
 
 def _key(*parts: int) -> int:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Protocol
 
 import numpy as np
 
-from fednag.algorithm import Algorithm, payload, server_round
+from fednag.algorithm import BUFFERS, Algorithm, payload, server_round
+from fednag.metrics import Better, Metric, as_good, improves
 from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
 from fednag.records import Record
-from fednag.simulate.engine import Engine, Gathered, Memories
+from fednag.simulate.engine import Engine, Gathered, Memories, first_state
 from fednag.simulate.measure import Measures, Yardstick
 from fednag.simulate.schedule import Indexes, Schedule
 from fednag.vectors import Vector, Vectors
@@ -37,6 +38,25 @@ Attend = Callable[[int, Indexes, float], Attendance]
 """
 
 
+@dataclass(frozen=True)
+class Level:
+    """A value that a measure has to reach for the run to stop."""
+
+    measure: str
+    value: float
+    better: Better
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How many evaluations may go by without a better value of a measure."""
+
+    evaluations: int
+    measure: str
+    better: Better
+    change: float = 0.0  # by how much a value must be better to count
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Everything that decides a run's numbers, resolved: nothing is left to be guessed."""
@@ -55,6 +75,9 @@ class Plan:
     stop_accuracy: float | None = None
     stop_loss: float | None = None
     stop_seconds: float | None = None
+    stop_metrics: tuple[Level, ...] = ()
+    patience: Patience | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     chunk: int = 1
     threads: int = 1
     attend: Attend | None = None  # None: everyone arrives, and no clock runs
@@ -77,6 +100,7 @@ class Best:
     w: Vector
     loss: float
     iteration: int
+    buffers: Vector | None = None  # where the model has some that training changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +121,8 @@ class State:
     clock: float = 0.0  # simulated seconds; they pass only where a plan says who attends
     misses: int = 0
     missed: tuple[int, ...] = ()  # since the last record
+    watched: float | None = None  # the best value of what patience watches
+    waited: int = 0  # evaluations since then
     best: Best | None = None
     record: Record | None = None  # of this round, if it was evaluated
     ended: str | None = None  # why the run is over
@@ -116,16 +142,16 @@ class Crew(Protocol):
     def held(self) -> int:
         """Samples of all workers."""
 
-    def probe(self, w: Vector, workers: Indexes, number: int) -> Gathered:
-        """The mean full gradient ``g`` at ``w``."""
+    def probe(self, server: Vectors, workers: Indexes, number: int) -> Gathered:
+        """The mean full gradient ``g`` at the server's ``w``."""
 
     def round(
         self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
     ) -> Gathered:
         """The mean of what workers return after ``steps`` iterations each."""
 
-    def measure(self, w: Vector, number: int) -> Measures:
-        """What the model of round ``number`` is worth."""
+    def measure(self, server: Vectors, number: int) -> Measures:
+        """What the server's model after round ``number`` is worth."""
 
 
 class Local:
@@ -141,7 +167,7 @@ class Local:
             threads=plan.threads,
         )
         self.yardstick = Yardstick(
-            self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker
+            self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker, plan.metrics
         )
 
     def __enter__(self) -> Local:
@@ -163,16 +189,19 @@ class Local:
     def held(self) -> int:
         return int(self.engine.schedule.sizes.sum())
 
-    def probe(self, w: Vector, workers: Indexes, number: int) -> Gathered:
-        return self.engine.probe(w, workers)
+    def probe(self, server: Vectors, workers: Indexes, number: int) -> Gathered:
+        return self.engine.probe(server, workers)
 
     def round(
         self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
     ) -> Gathered:
         return self.engine.round(server, workers, starts, steps, number)
 
-    def measure(self, w: Vector, number: int) -> Measures:
-        return self.yardstick(w)
+    def measure(self, server: Vectors, number: int) -> Measures:
+        if BUFFERS in self.memories.rows:
+            return self.yardstick(server.w, self.memories.rows[BUFFERS])
+        held = server if BUFFERS in server else {BUFFERS: self.engine.problem.initial_buffers}
+        return self.yardstick(server.w, held[BUFFERS])
 
 
 def simulate(plan: Plan, resumed: State | None = None, crew: Crew | None = None) -> Iterator[State]:
@@ -194,12 +223,12 @@ def simulate(plan: Plan, resumed: State | None = None, crew: Crew | None = None)
 class _Loop:
     def __init__(self, plan: Plan, crew: Crew, schedule: Schedule) -> None:
         self.plan, self.crew, self.schedule = plan, crew, schedule
-        self.down, self.up = payload(plan.algorithm, plan.algorithm.init(plan.problem.initial))
+        self.down, self.up = payload(plan.algorithm, first_state(plan.algorithm, plan.problem))
         self.began = time.monotonic()
 
     def start(self) -> State:
         plan = self.plan
-        server = plan.algorithm.init(plan.problem.initial)
+        server = first_state(plan.algorithm, plan.problem)
         starts = np.zeros(len(plan.owned), dtype=np.int64)
         state = self._measure(State(server, self.crew.memories.rows, starts), participants=0)
         if state.record is not None and state.record.loss is not None:
@@ -260,27 +289,32 @@ class _Loop:
         algorithm, server, crew = self.plan.algorithm, state.server, self.crew
         probe = None
         if algorithm.probes:
-            probe = crew.probe(server.w, workers, number)
+            probe = crew.probe(server, workers, number)
             if not probe.size:
                 return None, probe, probe.missed
-            server = algorithm.probed(server, probe.vectors.g)
+            probed = algorithm.probed(server.without(BUFFERS), probe.vectors.g)
+            server = _with_buffers(probed, server)
         found = crew.round(server, workers, state.starts, steps, number)
         came = found.after(probe) if probe else found
         if not found.size:
             return None, came, found.missed
         share = float(found.size / crew.held)
-        return server_round(algorithm, server, found.vectors, share), came, found.missed
+        rules, mean = server.without(BUFFERS), found.vectors.without(BUFFERS)
+        # Buffers are averaged as they are, whatever the method does with the weights.
+        updated = _with_buffers(server_round(algorithm, rules, mean, share), found.vectors)
+        return updated, came, found.missed
 
     def _measure(self, state: State, participants: int) -> State:
         """Evaluate the server's model: a record, and w^f if it is the best so far."""
-        w = state.server.w
-        found = self.crew.measure(w, state.round)
+        found = self.crew.measure(state.server, state.round)
         loss = found.loss
         blown_up = state.diverged or loss > BLOWN_UP * max(state.first_loss, 1e-3)
         blown_up = blown_up or not np.isfinite(loss)
         best = state.best
         if not blown_up and state.round and (best is None or loss < best.loss):
-            best = Best(w, loss, state.iteration)
+            held = state.server
+            buffers = held[BUFFERS] if BUFFERS in held else None
+            best = Best(held.w, loss, state.iteration, buffers)
         record = Record(
             iteration=state.iteration,
             round=state.round,
@@ -297,8 +331,22 @@ class _Loop:
             clock=state.clock if self.plan.attend else None,
             misses=state.misses,
             missed=state.missed[:MOST_NAMED],
+            test_loss=None if blown_up else found.test_loss,
+            metrics=dict.fromkeys(found.metrics) if blown_up else found.metrics,
         )
-        return replace(state, record=record, best=best, diverged=blown_up)
+        state = replace(state, record=record, best=best, diverged=blown_up)
+        return self._waited(state, record)
+
+    def _waited(self, state: State, record: Record) -> State:
+        """What patience remembers; an evaluation that could not measure it does not count."""
+        patience = self.plan.patience
+        value = record.measured(patience.measure) if patience else None
+        if patience is None or value is None:
+            return state
+        best = state.watched
+        if best is None or improves(value, best, patience.change, patience.better):
+            return replace(state, watched=value, waited=0)
+        return replace(state, waited=state.waited + 1)
 
     def _ended(self, state: State) -> State:
         plan, record = self.plan, state.record
@@ -309,11 +357,29 @@ class _Loop:
             ended = f"accuracy {plan.stop_accuracy:g} reached at iteration {state.iteration}"
         elif record and _reached(_negative(record.loss), _negative(plan.stop_loss)):
             ended = f"loss {plan.stop_loss:g} reached at iteration {state.iteration}"
+        elif level := self._level(record):
+            ended = f"{level.measure} {level.value:g} reached at iteration {state.iteration}"
         elif state.iteration >= plan.iterations:
             ended = "finished"
+        elif plan.patience and state.waited >= plan.patience.evaluations:
+            ended = (
+                f"no better {plan.patience.measure} in {plan.patience.evaluations} evaluations, at "
+                f"iteration {state.iteration}"
+            )
         elif _reached(state.seconds, plan.stop_seconds):
             ended = f"{plan.stop_seconds:g} seconds are over at iteration {state.iteration}"
         return replace(state, ended=ended)
+
+    def _level(self, record: Record | None) -> Level | None:
+        """The first of the metrics' levels that a record reaches."""
+        for level in self.plan.stop_metrics if record else ():
+            if record and as_good(record.measured(level.measure), level.value, level.better):
+                return level
+        return None
+
+
+def _with_buffers(server: Vectors, held: Vectors) -> Vectors:
+    return server.but(**{BUFFERS: held[BUFFERS]}) if BUFFERS in held else server
 
 
 def _reached(value: float | None, target: float | None) -> bool:

@@ -50,7 +50,7 @@ class MiniBatch:
 
     def __call__(self, w: Vector) -> Vector:
         gradient, after = self.problem.gradients(
-            stacked(w, len(self.index)), self.carried.rows, *self.samples, self.weight
+            stacked(w, len(self.index)).contiguous(), self.carried.rows, *self.samples, self.weight
         )
         self.move(after)
         return gradient
@@ -62,7 +62,7 @@ class MiniBatch:
 
 def stacked(vector: Vector, workers: int) -> Vector:
     """A row for each worker; what is the same for all is not copied."""
-    return vector if vector.dim() == 2 else vector.expand(workers, -1)
+    return vector if vector.dim() == 2 else vector.unsqueeze(0).expand(workers, -1)
 
 
 class RecordedStep:

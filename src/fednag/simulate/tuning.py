@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fednag.algorithm import Algorithm
 from fednag.problems.problem import Problem
-from fednag.simulate.engine import GRADIENT_BLOCK, Engine
+from fednag.simulate.engine import GRADIENT_BLOCK, Engine, first_state
 from fednag.simulate.schedule import Indexes, Schedule
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
@@ -84,13 +84,11 @@ def choose(
     most = threads or (cores() if problem.device.type == "cpu" else 1)
     participants, width = schedule.per_round, _width(schedule)
     if not _prepare(problem, 1, width):
-        reason = problem.gradients.eager
-        note = f"the model cannot be traced ({reason}): workers run one at a time, which is slower"
-        return Choice(1, 1, (note,))
+        return Choice(1, 1, (plain_note(problem.gradients.plain),))
     if participants == 1 or chunk == 1 or not algorithm.elementwise:
         return Choice(1, most)
     if not _prepare(problem, chunk or 2, width):
-        return Choice(1, most, ("the model cannot be stacked: each worker is computed alone",))
+        return Choice(1, most, (alone_note(problem.gradients.alone),))
     if chunk:
         return Choice(min(chunk, participants), most)
     trial = Trial(problem, algorithm, owned, schedule, tau)
@@ -108,6 +106,17 @@ def choose(
     best = [min(_near(seconds, set(kind), NEARLY)) for kind in kinds]
     fastest = min(best, key=lambda size: turns[size].wall * (1 if size in shared else FAR))
     return Choice(fastest, most, seconds=seconds)
+
+
+def plain_note(reason: str | None) -> str:
+    return (
+        f"the model is not recorded ({reason}): the plain loop trains it, one worker at a time, "
+        "which is slower"
+    )
+
+
+def alone_note(reason: str | None) -> str:
+    return f"workers are not stacked ({reason}): each is computed alone"
 
 
 def sizes(participants: int, threads: int) -> list[int]:
@@ -185,7 +194,7 @@ class Trial:
         self.problem, self.algorithm, self.batch = problem, algorithm, schedule.batch
         held = BATCHES_HELD * _width(schedule)
         self.owned = [mine[:held] for mine in sorted(owned, key=len, reverse=True)]
-        self.server = algorithm.init(problem.initial)
+        self.server = first_state(algorithm, problem)
         self._engines: dict[tuple[int, int, int], Engine] = {}
         self.most = min(tau, MOST_STEPS)
         # One iteration alone may be mostly what a round costs besides; many tell.
@@ -226,7 +235,7 @@ class Trial:
 
     def _round(self, engine: Engine, workers: int, steps: int) -> None:
         starts = np.zeros(workers, dtype=np.int64)
-        engine.round(self.server, np.arange(workers), starts, steps, 1)
+        engine.round(self.server, np.arange(workers), starts, steps, 0)  # 0: nothing is checked
 
 
 def _processor_clock() -> Clock:
@@ -243,7 +252,8 @@ def _width(schedule: Schedule) -> int:
 def _prepare(problem: Problem, workers: int, width: int) -> bool:
     index, weight = _batches(problem, workers, width)
     x, y = problem.batch(problem.x, problem.y, index)
-    return problem.gradients.prepare(problem.initial.expand(workers, -1), x, y, weight)
+    w, b = problem.initial.expand(workers, -1), problem.initial_buffers.expand(workers, -1)
+    return problem.gradients.prepare(w.contiguous(), b.contiguous(), x, y, weight)
 
 
 def _batches(problem: Problem, workers: int, width: int) -> tuple[Tensor, Tensor]:

@@ -9,12 +9,16 @@ from fednag.errors import not_installed
 from fednag.records import Record
 from fednag.report.sheets import Sheet
 
-MEASURES = ("loss", "accuracy", "train_accuracy", "bytes_up", "bytes_down", "round", "participants")
+MEASURES = (
+    *("loss", "test_loss", "accuracy", "train_accuracy"),
+    *("bytes_up", "bytes_down", "round", "participants"),
+)
 
 
 def scalars(record: Record) -> dict[str, float]:
     """What a record measured, by name; what it did not measure is left out."""
     found = {name: getattr(record, name) for name in (*MEASURES, "seconds")}
+    found |= record.metrics
     return {name: float(value) for name, value in found.items() if value is not None}
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fednag.report.sheets import Sheet
+from fednag.report.spec import titled
 from fednag.watch.follow import Look, pace, seconds_left
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -73,23 +74,36 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
     shown = [
         i for i in range(len(HEADINGS)) if (i or several) and (width >= WIDE or i not in BULKY)
     ]
-    for i in shown:
-        right = HEADINGS[i] in RIGHT
-        wraps = HEADINGS[i] in ("experiment", "run")
+    measures = _measures(look.sheets, width)
+    for heading in (*(HEADINGS[i] for i in shown), *(titled(name) for name in measures)):
+        right = heading in RIGHT or heading not in HEADINGS
+        wraps = heading in ("experiment", "run")
         table.add_column(
-            HEADINGS[i],
+            heading,
             justify="right" if right else "left",
             no_wrap=not wraps,
             overflow="fold" if wraps else "ellipsis",
         )
     for name, sheet in zip(names[:most], look.sheets[:most], strict=True):
         line = [Text(name), *_line(sheet)]
-        table.add_row(*(line[i] for i in shown))
+        table.add_row(*(line[i] for i in shown), *(_last(sheet, name) for name in measures))
     parts: list[RenderableType] = [table]
     if len(look.sheets) > most:
         parts.append(Text(f"… and {len(look.sheets) - most} more", style="dim"))
     parts += [Text(sentence, style="red") for sentence in look.failed[:3]]
     return Group(*parts)
+
+
+def _measures(sheets: Sequence[Sheet], width: int) -> list[str]:
+    """What else there is a column for: the test loss if there is room, and the metrics."""
+    found: dict[str, None] = {}
+    if width >= WIDE and any(sheet.curve.last("test_loss") for sheet in sheets):
+        found["test_loss"] = None
+    return list(found | dict.fromkeys(name for sheet in sheets for name in sheet.curve.metrics))
+
+
+def _last(sheet: Sheet, measure: str) -> str:
+    return "".join(f"{value:.4f}" for value in sheet.curve.last(measure)) or "-"
 
 
 def _line(sheet: Sheet) -> list[RenderableType]:
@@ -119,6 +133,9 @@ def plain_line(sheet: Sheet) -> str:
     data = as_data(sheet)
     loss = "-" if data["loss"] is None else f"{data['loss']:.4f}"
     accuracy = "" if data["accuracy"] is None else f", accuracy {data['accuracy']:.1%}"
+    measured = {"test loss": data["test_loss"], **data["metrics"]}
+    for name, value in measured.items():
+        accuracy += "" if value is None else f", {name} {value:.4f}"
     left = seconds_left(sheet)
     tail = "" if left is None else f", {time_text(left)} left"
     name = f"{data['experiment']}, " if data["experiment"] else ""
@@ -143,6 +160,8 @@ def as_data(sheet: Sheet) -> dict[str, Any]:
         "iteration": last.iteration if last else 0,
         "loss": last.loss if last else None,
         "accuracy": last.accuracy if last else None,
+        "test_loss": last.test_loss if last else None,
+        "metrics": dict(last.metrics) if last else {},
         "rounds_per_second": pace(sheet) if sheet.running else None,
         "seconds_left": seconds_left(sheet),
     }

@@ -310,7 +310,7 @@
       on: { click: () => { if (!state.hidden.delete(label)) state.hidden.add(label); render(); } },
     }, swatch(style), label))));
     const all = el("button", { type: "button", "data-key": "all", on: { click: () => { if (state.hidden.size) state.hidden.clear(); else [...doc.methods, ...doc.overlays].forEach(({ label }) => state.hidden.add(label)); render(); } } }, state.hidden.size ? "Show all" : "Hide all");
-    const charts = doc.charts.map((spec) => lineChart(spec, doc.tracks, state.across, "", spec.measure === "loss" ? doc.overlays : []));
+    const charts = doc.charts.map((spec) => lineChart(spec, doc.tracks.filter((track) => track.columns[spec.measure]), state.across, "", spec.measure === "loss" ? doc.overlays : []));
     const several = doc.tracks.some((track) => track.runs > 1);
     const notes = [several ? "Lines are means over seeds, bands one standard deviation; a line is paler where only some of its runs have come that far." : null,
       state.across === "seconds" ? "Seconds are those of the machine that simulated it, not of devices." : null,
