@@ -24,6 +24,7 @@ from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
 from fednag.simulate.run import Level, Patience, Plan
 from fednag.simulate.schedule import Schedule
+from fednag.simulate.threads import one_thread
 from fednag.simulate.tuning import choose
 
 T = TypeVar("T")
@@ -162,16 +163,17 @@ class Builder:
                 )
             if loss is None:
                 loss = "mse" if dataset.classes is None else models.loss_of(model.name)
-            return Problem(
-                dataset,
-                module,
-                loss,
-                device=device,
-                dtype=getattr(torch, experiment.engine.dtype),
-                standardise=experiment.data.standardise,
-                batch_norm=model.batch_norm,
-                known=self.parts.module is None,
-            )
+            with one_thread():
+                return Problem(
+                    dataset,
+                    module,
+                    loss,
+                    device=device,
+                    dtype=getattr(torch, experiment.engine.dtype),
+                    standardise=experiment.data.standardise,
+                    batch_norm=model.batch_norm,
+                    known=self.parts.module is None,
+                )
 
         return self._once(["problem", *self._parts(experiment, device)], make)
 

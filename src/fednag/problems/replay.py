@@ -134,7 +134,9 @@ class _Translation:
             if parts and all(type(part) in (int, float, bool) for part in parts):
                 return self.graph.insertConstant(parts)
             inside = kind.getElementType()
-            return self._made("prim::ListConstruct", [self._value(p, inside) for p in parts], [kind])
+            return self._made(
+                "prim::ListConstruct", [self._value(p, inside) for p in parts], [kind]
+            )
         if isinstance(kind, _C.FloatType):
             given = float(given)
         elif isinstance(given, torch.dtype):

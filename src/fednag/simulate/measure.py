@@ -82,7 +82,11 @@ class Yardstick:
         sizes = [len(mine) for mine in self.owned]
 
         def mean(values: list[float | None]) -> float | None:
-            known = [(value, size) for value, size in zip(values, sizes, strict=True) if value is not None]
+            known = [
+                (value, size)
+                for value, size in zip(values, sizes, strict=True)
+                if value is not None
+            ]
             total = sum(size for _, size in known)
             return sum(value * size for value, size in known) / total if total else None
 

@@ -198,4 +198,3 @@ def _bags(
     vectors = iter(flat)
     local, sent, mine = (Vectors(**{name: next(vectors) for name in each}) for each in names)
     return local, grad, sent, mine
-

@@ -28,6 +28,7 @@ from fednag.algorithm import Algorithm
 from fednag.problems.problem import Problem
 from fednag.simulate.engine import GRADIENT_BLOCK, Engine, first_state
 from fednag.simulate.schedule import Indexes, Schedule
+from fednag.simulate.threads import one_thread
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
 MOST_WORKERS = 256  # in a timed round; more would only repeat it
@@ -81,6 +82,23 @@ def choose(
     0 means: choose. A model that cannot be stacked, or not even traced, runs one worker at a time,
     and a note says so; workers of a method that is not ``elementwise`` run alone too.
     """
+    with one_thread():
+        return _chosen(
+            problem, algorithm, owned, schedule, tau, iterations, chunk=chunk, threads=threads
+        )
+
+
+def _chosen(
+    problem: Problem,
+    algorithm: Algorithm,
+    owned: Sequence[Indexes],
+    schedule: Schedule,
+    tau: int,
+    iterations: int,
+    *,
+    chunk: int,
+    threads: int,
+) -> Choice:
     most = threads or (cores() if problem.device.type == "cpu" else 1)
     participants, width = schedule.per_round, _width(schedule)
     if not _prepare(problem, 1, width):
