@@ -140,10 +140,11 @@ def payload(algorithm: Algorithm, server: Vectors) -> tuple[int, int]:
     if algorithm.pooled:
         return 0, 0
     rules = server.without(BUFFERS)
-    probe = rules.pick(["w"]).nbytes if algorithm.probes else 0
+    vector = rules.w.nbytes if algorithm.probes else 0
     buffers = server.nbytes - rules.nbytes
-    down = rules.pick(algorithm.down).nbytes + probe + buffers
-    return down, _returned(algorithm, rules.w) + probe + buffers
+    exchanges = 2 if algorithm.probes else 1
+    down = rules.pick(algorithm.down).nbytes + vector + exchanges * buffers
+    return down, _returned(algorithm, rules.w) + vector + buffers
 
 
 def _returned(algorithm: Algorithm, w: Vector) -> int:

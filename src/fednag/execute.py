@@ -157,7 +157,7 @@ class Execution:
     def _end(self, folder: RunFolder | None, state: State, records: list[Record]) -> Run:
         problem = self.plan.problem
         held = state.server
-        final = problem.module_at(held.w, held[BUFFERS] if BUFFERS in held else None)
+        final = problem.module_at(held.w, held.get(BUFFERS, None))
         best = problem.module_at(state.best.w, state.best.buffers) if state.best else final
         if folder:
             models = {"best.safetensors": best, "final.safetensors": final}

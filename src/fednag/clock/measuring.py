@@ -12,7 +12,7 @@ from fednag.clock.samples import AGGREGATION, AGGREGATOR, Sample
 from fednag.config import Experiment
 from fednag.errors import FednagError
 from fednag.problems.flops import training_flops
-from fednag.simulate.engine import Engine
+from fednag.simulate.engine import Engine, first_state
 from fednag.simulate.run import Plan
 from fednag.simulate.schedule import Schedule
 
@@ -42,11 +42,11 @@ def iteration_samples(plan: Plan, device: str, count: int) -> list[Sample]:
     found = []
     engine = Engine(plan.problem, plan.algorithm, owned, schedule, chunk=1, threads=1)
     with engine:
-        server = plan.algorithm.init(plan.problem.initial)
+        server = first_state(plan.algorithm, plan.problem)
         for number in range(count + WARM_UP):
             starts[0] = number
             began = time.perf_counter()
-            engine.round(server, worker, starts, 1, number + 1)
+            engine.round(server, worker, starts, 1, 0)  # 0: nothing is compared while it is timed
             seconds = time.perf_counter() - began
             if number >= WARM_UP:
                 found.append(Sample(device, "iteration", None, seconds))

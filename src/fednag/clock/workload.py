@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fednag.algorithm import Algorithm, local_round, payload
+from fednag.simulate.engine import first_state
 from fednag.simulate.run import Plan
 from fednag.simulate.schedule import Indexes, Schedule
 from fednag.vectors import Vector, Vectors
@@ -108,7 +109,7 @@ class Workload:
 def workload_of(plan: Plan, flops: float) -> Workload:
     """The workload of a plan; ``flops`` are those of a gradient, a sample."""
     algorithm = plan.algorithm
-    down, up = payload(algorithm, algorithm.init(plan.problem.initial))
+    down, up = payload(algorithm, first_state(algorithm, plan.problem))
     gradients, full = gradients_of(algorithm)
     return Workload(
         tau=plan.tau,

@@ -68,8 +68,8 @@ def hello(given: Message, context: Context, about: dict[str, Any]) -> Message:
 def probe(given: Message, context: Context, about: dict[str, Any]) -> Message:
     """The full gradient at the model received."""
     silo, label = _asked(about, context)
-    sent = unpack(protocol.arrays(given), ("w",), silo.shape)
-    return answer(given, label, pack(silo.probe(sent.w)), {})
+    sent = unpack(protocol.arrays(given), silo.with_buffers(("w",)), silo.shape)
+    return answer(given, label, pack(silo.probe(sent)), {})
 
 
 @app.train()
@@ -82,7 +82,7 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
     )
     if steps > silo.experiment.training.tau:
         raise Refusal(f"it asks for {steps} iterations, and tau is {silo.experiment.training.tau}")
-    sent = unpack(protocol.arrays(given), silo.algorithm.down, silo.shape)
+    sent = unpack(protocol.arrays(given), silo.with_buffers(silo.algorithm.down), silo.shape)
     memory = Memory(context.state, context.node_config, str(about.get("token")), silo.fresh())
     mine, lost = memory.after(accepted, silo.shape)
     up, kept, seconds = silo.train(sent, mine, start, steps, number)
@@ -96,8 +96,10 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
 def evaluate(given: Message, context: Context, about: dict[str, Any]) -> Message:
     """The model received, measured on the silo's data."""
     silo, label = _asked(about, context)
-    sent = unpack(protocol.arrays(given), ("w",), silo.shape)
-    return answer(given, label, None, silo.evaluate(sent.w))
+    sent = unpack(protocol.arrays(given), silo.with_buffers(("w",)), silo.shape)
+    memory = Memory(context.state, context.node_config, str(about.get("token")), silo.fresh())
+    mine, _ = memory.after(_whole(about, "accepted"), silo.shape)
+    return answer(given, label, None, silo.evaluate(sent, mine))
 
 
 def _agreed(about: dict[str, Any], context: Context) -> Deployment:

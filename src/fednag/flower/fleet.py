@@ -18,6 +18,7 @@ import torch
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
+from fednag.algorithm import BUFFERS
 from fednag.errors import FednagError
 from fednag.flower import protocol
 from fednag.flower.ledger import Ledger, entry
@@ -37,7 +38,7 @@ from fednag.simulate.engine import Gathered, Memories, mean_of
 from fednag.simulate.measure import Measures
 from fednag.simulate.run import Local, Plan
 from fednag.simulate.schedule import Indexes, Schedule
-from fednag.vectors import Vector, Vectors
+from fednag.vectors import Vectors
 
 NOT_FINITE = "is not finite"
 LATE = 30.0  # seconds past the deadline after which Flower forgets what was asked
@@ -74,7 +75,8 @@ class Fleet:
         # The last round of each silo whose update was used: it tells a silo which memory is meant.
         accepted = torch.zeros(deployment.silos, 1, dtype=torch.int64)
         self.memories = Memories(Vectors(accepted=accepted))
-        self._shape = Shape(len(plan.problem.initial), plan.problem.dtype)
+        problem = plan.problem
+        self._shape = Shape(len(problem.initial), problem.dtype, len(problem.buffers))
         self._here: Local | None = None
         if deployment.evaluates_here:
             sizes = [len(o) for o in plan.owned]
@@ -94,15 +96,16 @@ class Fleet:
     def held(self) -> int:
         return sum({**self.roster.samples, **self.roster.sizes}.values())
 
-    def probe(self, w: Vector, workers: Indexes, number: int) -> Gathered:
-        record = protocol.pack({"w": w})
+    def probe(self, server: Vectors, workers: Indexes, number: int) -> Gathered:
+        record = protocol.pack(server.pick(self._with_buffers(("w",), server)))
         answers = self._ask(PROBE, workers, number, record, lambda silo: {})
         return self._mean(answers, ("g",), "probe", number)
 
     def round(
         self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
     ) -> Gathered:
-        record = protocol.pack(server.pick(self.plan.algorithm.down))
+        down = self._with_buffers(self.plan.algorithm.down, server)
+        record = protocol.pack(server.pick(down))
         accepted = self.memories.rows.accepted
 
         def about(silo: int) -> dict[str, Any]:
@@ -110,18 +113,27 @@ class Fleet:
             return {**before, "steps": steps, "token": self.token}
 
         answers = self._ask(TRAIN, workers, number, record, about)
-        found = self._mean(answers, self.plan.algorithm.up, "train", number)
+        up = self._with_buffers(self.plan.algorithm.up, server)
+        found = self._mean(answers, up, "train", number)
         for silo in set(answers.good) - set(found.refused):
             accepted[silo] = number
         return found
 
-    def measure(self, w: Vector, number: int) -> Measures:
+    def measure(self, server: Vectors, number: int) -> Measures:
         if self._here:
-            return self._here.measure(w, number)
+            return self._here.measure(server, number)
         everyone = np.arange(self.deployment.silos)
-        record = protocol.pack({"w": w})
-        answers = self._ask(EVALUATE, everyone, number, record, lambda silo: {})
+        record = protocol.pack(server.pick(self._with_buffers(("w",), server)))
+        accepted = self.memories.rows.accepted
+
+        def about(silo: int) -> dict[str, Any]:
+            return {"accepted": int(accepted[silo]), "token": self.token}
+
+        answers = self._ask(EVALUATE, everyone, number, record, about)
         return self._measured(answers, number)
+
+    def _with_buffers(self, names: tuple[str, ...], server: Vectors) -> tuple[str, ...]:
+        return (*names, BUFFERS) if BUFFERS in server else names
 
     def _assemble(self) -> None:
         """Wait for all silos; when time is up, for as many as a round needs."""

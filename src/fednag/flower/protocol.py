@@ -18,6 +18,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
+from fednag.algorithm import BUFFERS
 from fednag.vectors import Vector, Vectors
 
 PROTOCOL = 1
@@ -48,10 +49,14 @@ class Refusal(Exception):  # noqa: N818 (it is the silo's fault, not ours)
 
 @dataclass(frozen=True)
 class Shape:
-    """What every vector of a run is like."""
+    """What the vectors of a run are like: as long as the model, or as its running statistics."""
 
     size: int
     dtype: torch.dtype
+    buffers: int = 0
+
+    def size_of(self, name: str) -> int:
+        return self.buffers if name == BUFFERS else self.size
 
 
 def versions() -> dict[str, str]:
@@ -93,11 +98,11 @@ def _vector(name: str, array: Array, shape: Shape) -> Vector:
     if array.stype != RAW or array.dtype != DTYPES[shape.dtype]:
         given = f"{array.dtype[:20]} as {array.stype[:20]}"
         raise Refusal(f"{name} is {given}, not {DTYPES[shape.dtype]} as {RAW}")
-    width = shape.dtype.itemsize
-    if tuple(array.shape) != (shape.size,) or len(array.data) != shape.size * width:
+    width, size = shape.dtype.itemsize, shape.size_of(name)
+    if tuple(array.shape) != (size,) or len(array.data) != size * width:
         raise Refusal(
             f"{name} has shape {str(tuple(array.shape))[:40]} in {len(array.data)} bytes, not "
-            f"({shape.size},) in {shape.size * width}"
+            f"({size},) in {size * width}"
         )
     return torch.frombuffer(bytearray(array.data), dtype=shape.dtype)
 

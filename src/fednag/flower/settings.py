@@ -77,6 +77,8 @@ class Deployment:
     @property
     def evaluates_here(self) -> bool:
         """Whether the server has the data to evaluate models on."""
+        if self.experiment.model.batch_norm == "local":
+            return False  # every silo has running statistics of its own
         return not self.private and self.flower.evaluate != "silos"
 
     @property

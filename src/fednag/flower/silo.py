@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from fednag.algorithm import BUFFERS
 from fednag.experiment import Builder, metrics_of, resolve_device
 from fednag.flower.holdings import held_by, number_of
 from fednag.flower.protocol import METRIC, Refusal, Shape
 from fednag.flower.settings import Deployment
 from fednag.metrics import fitting
-from fednag.simulate.engine import Engine, Gathered, Memories
+from fednag.simulate.engine import Engine, Gathered, Memories, first_memory, is_checked
 from fednag.simulate.measure import Yardstick
 from fednag.simulate.schedule import Schedule
-from fednag.vectors import Vector, Vectors
+from fednag.vectors import Vectors
 
 ALONE = np.zeros(1, dtype=np.int64)  # the only worker there is
 
@@ -46,15 +47,21 @@ class Silo:
 
     @property
     def shape(self) -> Shape:
-        return Shape(len(self.problem.initial), self.problem.dtype)
+        problem = self.problem
+        return Shape(len(problem.initial), problem.dtype, len(problem.buffers))
+
+    def with_buffers(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """What travels beside these vectors: the model's running statistics, if they do."""
+        travels = self.problem.batch_norm == "averaged" and len(self.problem.buffers)
+        return (*names, BUFFERS) if travels else names
 
     def fresh(self) -> Vectors:
         """The memory of a worker that has none yet."""
-        return self.algorithm.memory(self.problem.initial)
+        return first_memory(self.algorithm, self.problem)
 
-    def probe(self, w: Vector) -> Vectors:
+    def probe(self, sent: Vectors) -> Vectors:
         with self.engine:
-            return _update(self.engine.probe(w.to(self.problem.device), ALONE))
+            return _update(self.engine.probe(self._here(sent), ALONE))
 
     def train(
         self, sent: Vectors, mine: Vectors, start: int, steps: int, number: int
@@ -62,16 +69,24 @@ class Silo:
         """(what goes up, the new memory, seconds); ``start`` iterations were done before."""
         began = time.monotonic()
         device = self.problem.device
-        sent = sent.map(lambda vector: vector.to(device))
+        sent = self._here(sent)
         self.engine.memories = Memories(mine.map(lambda v: v.to(device, copy=True).unsqueeze(0)))
+        if not is_checked(number):
+            self.problem.trust()  # a silo starts anew every round, and was checked before
         with self.engine:
             starts = np.array([start], dtype=np.int64)
             up = _update(self.engine.round(sent, ALONE, starts, steps, number))
         kept = self.engine.memories.rows.map(lambda rows: rows[0])
         return up, kept, time.monotonic() - began
 
-    def evaluate(self, w: Vector) -> dict[str, float]:
+    def _here(self, sent: Vectors) -> Vectors:
+        return sent.map(lambda vector: vector.to(self.problem.device))
+
+    def evaluate(self, sent: Vectors, mine: Vectors) -> dict[str, float]:
         """The model's losses, accuracies and metrics here, and on how many test samples."""
+        sent = self._here(sent)
+        held = mine if BUFFERS in mine else sent
+        buffers = held.get(BUFFERS, self.problem.initial_buffers)
         with self.engine:
             found = Yardstick(
                 self.engine,
@@ -79,7 +94,7 @@ class Silo:
                 self.experiment.seed,
                 self.experiment.evaluation.samples,
                 metrics=self.metrics,
-            )(w.to(self.problem.device))
+            )(sent.w, buffers)
         numbers = {
             "loss": found.loss,
             "train_accuracy": found.train_accuracy,

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednag.errors import FednagError
 from fednag.problems.losses import Objective
-from fednag.problems.plain import changes_its_weights, duplicate, first_line, private_randomness
+from fednag.problems.plain import changes_its_weights, duplicate, private_randomness
 from fednag.problems.tracing import draws, writes
 
 SEED = 20_210  # of the draws a model makes while it is tried
@@ -307,7 +307,7 @@ def _backward(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> 
     with torch.enable_grad():
         value = objective.batch(module(x.clone()), y)
         if value.requires_grad:
-            value.backward()
+            value.backward()  # type: ignore[no-untyped-call]
     return [
         torch.zeros_like(p) if p.grad is None else p.grad.to_dense().clone()
         for p in module.parameters()
@@ -354,7 +354,7 @@ def _restore(module: nn.Module, attributes: dict[str, Any]) -> None:
 def _drawn() -> tuple[Any, ...]:
     """Where Python's and numpy's generators stand."""
     state = np.random.get_state()
-    return random.getstate(), state[0], tuple(np.asarray(state[1]).tolist()), state[2]
+    return random.getstate(), tuple(map(str, state))
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

@@ -84,7 +84,7 @@ class Plain:
                 raise FednagError(
                     "model: its loss does not depend on its parameters; give a model that can learn"
                 )
-            value.backward()
+            value.backward()  # type: ignore[no-untyped-call]
             self._has_kept(w)
             return self._gradients(), self._buffers.ravel(module, w.dtype)
 
@@ -144,9 +144,9 @@ def duplicate(module: nn.Module) -> nn.Module:
         ) from error
     for old, new in zip(module.parameters(), made.parameters(), strict=True):
         for hook in (getattr(old, "_backward_hooks", None) or {}).values():
-            new.register_hook(hook)
+            new.register_hook(hook)  # type: ignore[no-untyped-call]
         for hook in (getattr(old, "_post_accumulate_grad_hooks", None) or {}).values():
-            new.register_post_accumulate_grad_hook(hook)
+            new.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
     return made
 
 

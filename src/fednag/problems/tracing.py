@@ -154,7 +154,7 @@ def record(function: Callable[..., Any], *tensors: Tensor) -> GraphModule:
     return recorder.finished(found)
 
 
-class Staying(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class Staying(TorchFunctionMode):
     """Refuses whatever takes values out of torch."""
 
     def __torch_function__(

@@ -184,7 +184,7 @@ class Engine:
         """The buffers workers begin with: the server's, their own, or the model's first."""
         if BUFFERS in mine:
             return mine[BUFFERS]
-        first = server[BUFFERS] if BUFFERS in server else self.problem.initial_buffers
+        first = server.get(BUFFERS, self.problem.initial_buffers)
         return stacked(first, workers).contiguous()
 
     def _groups(self, workers: Indexes) -> list[Indexes]:

@@ -313,7 +313,7 @@ class _Loop:
         best = state.best
         if not blown_up and state.round and (best is None or loss < best.loss):
             held = state.server
-            buffers = held[BUFFERS] if BUFFERS in held else None
+            buffers = held.get(BUFFERS, None)
             best = Best(held.w, loss, state.iteration, buffers)
         record = Record(
             iteration=state.iteration,

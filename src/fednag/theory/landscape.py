@@ -110,7 +110,7 @@ class OnData(Landscape):
         layers = [part for part in problem.module.modules() if not _transparent(part)]
         if len(layers) != 1 or not isinstance(layers[0], nn.Linear):
             raise FednagError("model: the theory is about convex losses; use linear or logistic")
-        if problem.loss not in (squared_error, cross_entropy):
+        if problem.objective.given not in (squared_error, cross_entropy):
             raise FednagError("loss: the theory knows cross-entropy and mse; use one of them")
         if problem.dtype != torch.float64:
             raise FednagError("engine.dtype: the theory needs 'float64'; set it")
@@ -118,20 +118,23 @@ class OnData(Landscape):
 
     @property
     def unreached(self) -> float | None:
-        return 0.0 if self.problem.loss is cross_entropy else None
+        return 0.0 if self.problem.objective.given is cross_entropy else None
 
     def loss(self, w: Vector) -> float:
         total = 0.0
         for index in self._index:
             for block in torch.split(index, BLOCK):
-                losses, _ = self.problem.evaluate(w, self.problem.x, self.problem.y, block)
+                problem = self.problem
+                none = problem.initial_buffers
+                losses, _ = problem.evaluate(w, none, problem.x, problem.y, block)
                 total += float(losses.sum())
         return total / sum(self.sizes)
 
     def slope(self, worker: int, w: Vector) -> Vector:
         total = torch.zeros_like(w)
         for x, y, weight in self._blocks(worker):
-            rows = self.problem.gradients.stacked(w[None], x[None], y[None], weight[None])
+            none = self.problem.initial_buffers[None]
+            rows, _ = self.problem.differentiable(w[None], none, x[None], y[None], weight[None])
             total = total + rows[0]
         return total
 
@@ -140,7 +143,7 @@ class OnData(Landscape):
         for x, y, weight in self._blocks(worker):
             at = w.detach().requires_grad_()
             output = functional_call(self.problem.module, self.problem.layout.unravel(at), (x,))
-            value = (self.problem.loss(output, y) * weight).sum()
+            value = (self.problem.objective.given(output, y) * weight).sum()
             (slope,) = torch.autograd.grad(value, at, create_graph=True)
             (along,) = torch.autograd.grad(slope @ u, at)
             total = total + along
@@ -148,7 +151,7 @@ class OnData(Landscape):
 
     def exact_beta(self) -> float | None:
         """For linear regression: 2 / outputs times the largest eigenvalue of the mean of x x'."""
-        if self.problem.loss is not squared_error:
+        if self.problem.objective.given is not squared_error:
             return None
         return 2 / self._layer.out_features * self._inputs_spread()
 
@@ -158,7 +161,7 @@ class OnData(Landscape):
 
     def exact_minimiser(self) -> Vector | None:
         """For linear regression: least squares, moved from the start as little as can be."""
-        if self.problem.loss is not squared_error:
+        if self.problem.objective.given is not squared_error:
             return None
         size = self._layer.in_features + (self._layer.bias is not None)
         moment = torch.zeros(size, size, dtype=torch.float64)
