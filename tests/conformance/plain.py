@@ -152,8 +152,10 @@ def train(
     workers = [Worker(twin(module, s.dtype), x[mine], y[mine], rule, s.dtype) for mine in held]
 
     def mean(bags: list[Tensors]) -> Tensors:
-        parts = [each(lambda t, size=size: size * t, bag) for bag, size in zip(bags, sizes)]
-        return each(lambda *rows: sum(rows) / sum(sizes), *parts)
+        def weighted(*rows: Tensor) -> Tensor:
+            return sum(n * row for n, row in zip(sizes, rows, strict=True)) / sum(sizes)
+
+        return each(weighted, *bags)
 
     w, buffers = values(trained(server)), values(dict(server.named_buffers()))
     v = c = each(torch.zeros_like, w)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from models import CASES, TRAINED, Case
+from plain import Outcome, Settings, train
 from torch import Tensor, nn
 
 import fednag
 from fednag.errors import FednagError
-from models import CASES, TRAINED, Case
-from plain import Outcome, Settings, train
 
 ENGINES = [(1, 1), (3, 2), (3, 1), (1, 2)]  # workers stacked, threads
 METHODS = {"fedavg": fednag.FedAvg, "fednag": fednag.FedNAG, "mime": fednag.Mime}
@@ -23,12 +24,18 @@ Combination = tuple[int, int, int, str]  # workers stacked, threads, batch, algo
 
 
 def combinations(case: Case) -> list[Combination]:
-    """Every engine with every kind of batch; the algorithms take turns."""
+    """Half of the engines with each kind of batch, every engine once; the algorithms take turns.
+
+    All of them with FEDNAG_CONFORMANCE=all.
+    """
+    every = os.environ.get("FEDNAG_CONFORMANCE") == "all"
     found = []
     for turn, (chunk, threads) in enumerate(ENGINES):
         for other, batch in enumerate(case.batches):
-            algorithm = case.algorithms[(turn + other + case.key) % len(case.algorithms)]
-            found.append((chunk, threads, batch, algorithm))
+            place = turn + other + case.key
+            if every or place % 2 == 0:
+                algorithm = case.algorithms[place // (1 if every else 2) % len(case.algorithms)]
+                found.append((chunk, threads, batch, algorithm))
     return found
 
 
@@ -180,9 +187,12 @@ def trained_alike(case: Case, combination: Combination) -> None:
             assert_near(weights[name].detach(), tensor.detach(), tolerance, name)
     assert len(found.records) == len(wanted.losses)
     for number, record in enumerate(found.records):
-        assert record.loss == pytest.approx(wanted.losses[number], rel=tolerance, abs=1e-12)
-        if wanted.accuracies[number] is not None:
-            assert record.accuracy == pytest.approx(wanted.accuracies[number], abs=1e-12)
+        loss, accuracy = wanted.losses[number], wanted.accuracies[number]
+        near = record.loss == pytest.approx(loss, rel=tolerance, abs=1e-12)
+        assert near, f"the loss of record {number} is {record.loss}, not {loss}"
+        if accuracy is not None:
+            near = record.accuracy == pytest.approx(accuracy, abs=1e-12)
+            assert near, f"the accuracy of record {number} is {record.accuracy}, not {accuracy}"
 
 
 @pytest.mark.parametrize(("case", "combination"), table("equal"))

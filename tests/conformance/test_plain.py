@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from models import CASES, TRAINED, Case
+from plain import Settings, train
+from test_conformance import combinations, plainly
 from torch import nn
 
 from fednag.errors import FednagError
 from fednag.problems import partition
 from fednag.simulate.schedule import Schedule
-from models import CASES, TRAINED, Case
-from plain import Settings, train
-from test_conformance import combinations, plainly
 
 
 def test_one_worker_is_torch_nesterov() -> None:
