@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import random
+import threading
+import warnings
 import weakref
 import zlib
 from collections.abc import Callable
@@ -113,7 +115,7 @@ class Make:
 
 
 def parameter(*shape: int) -> nn.Parameter:
-    return nn.Parameter(torch.randn(*shape))
+    return nn.Parameter(torch.randn(shape))
 
 
 def random_(*shape: int) -> Tensor:
@@ -972,3 +974,863 @@ add("median", two(lambda self, x: self.b(self.a(x)) + self.a(x).median(1, keepdi
 add("logsumexp", two(lambda self, x: self.b(self.a(x)) * self.a(x).logsumexp(1, keepdim=True)))
 add("norm", two(lambda self, x: self.b(self.a(x) / self.a(x).norm(dim=1, keepdim=True))))
 add("split-and-stack", two(lambda self, x: self.b(torch.stack(self.a(x).unbind(1)[::-1], 1))))
+
+
+# Losses
+
+
+def mlp(outputs: int = 3) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, outputs))
+
+
+def chances(last: nn.Module, outputs: int = 3) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(6, outputs), last)
+
+
+def weights() -> Tensor:
+    return torch.tensor([1.0, 2.5, 0.3], dtype=torch.float64)
+
+
+def focal(output: Tensor, y: Tensor) -> Tensor:
+    """One value a sample."""
+    chance = output.log_softmax(-1).gather(1, y[:, None])[:, 0]
+    return -((1 - chance.exp()) ** 2) * chance
+
+
+def balanced(output: Tensor, y: Tensor) -> Tensor:
+    """The classes of the batch count the same: a sample's part depends on the others."""
+    counts = torch.from_numpy(np.bincount(y.numpy(), minlength=3)).to(output.dtype)
+    return F.cross_entropy(output, y, weight=1 / counts.clamp_min(1))
+
+
+def overlap(output: Tensor, y: Tensor) -> Tensor:
+    """Dice's coefficient over the batch."""
+    chance, wanted = output.softmax(-1), F.one_hot(y, 3).to(output.dtype)
+    return 1 - 2 * (chance * wanted).sum() / (chance + wanted).sum()
+
+
+def shifting(output: Tensor, y: Tensor) -> Tensor:
+    y.add_(1).remainder_(3)
+    return F.cross_entropy(output, y)
+
+
+def noisy(output: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(output + 0.1 * torch.randn_like(output), y)
+
+
+def penalised(output: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(output, y) + 0.05 * output.square().sum(1).sqrt().max()
+
+
+def matrix(output: Tensor, y: Tensor) -> Tensor:
+    return (output - F.one_hot(y, 3)).square()
+
+
+def number(output: Tensor, y: Tensor) -> float:
+    return float(F.cross_entropy(output.detach(), y))
+
+
+def constant(output: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(output.detach(), y)
+
+
+class Uncertain(nn.Module):
+    """A loss that would be trained along with the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    def forward(self, output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y) * (-self.log_scale).exp() + self.log_scale
+
+
+class Balanced(nn.Module):
+    """A loss with a table of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", weights())
+
+    def forward(self, output: Tensor, y: Tensor) -> Tensor:
+        return (F.cross_entropy(output, y, reduction="none") * self.table[y]).mean()
+
+
+class Curriculum:
+    """A loss that changes with every call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, output: Tensor, y: Tensor) -> Tensor:
+        self.calls += 1
+        return F.cross_entropy(output, y) * (1 + 0.1 * self.calls)
+
+
+def cross_entropy(**options: Any) -> Callable[[], nn.Module]:
+    return lambda: nn.CrossEntropyLoss(**options)
+
+
+add("loss-weights", mlp(), loss=cross_entropy(weight=weights()))
+add("loss-ignored-class", mlp(), loss=cross_entropy(ignore_index=0), batches=(0, 5))
+add(
+    "loss-ignored-class-weights",
+    mlp(),
+    loss=cross_entropy(ignore_index=2, weight=weights()),
+    batches=(0, 5),
+)
+add("loss-smoothing", mlp(), loss=cross_entropy(label_smoothing=0.1))
+add("loss-smoothing-weights", mlp(), loss=cross_entropy(label_smoothing=0.1, weight=weights()))
+add("loss-unreduced", mlp(), loss=cross_entropy(reduction="none"))
+add("loss-unreduced-weights", mlp(), loss=cross_entropy(reduction="none", weight=weights()))
+add("loss-sum", mlp(), loss=cross_entropy(reduction="sum"), expect="refused")
+add("loss-sum-of-squares", mlp(), to_numbers(3), lambda: nn.MSELoss(reduction="sum"), "refused")
+add("loss-nll", chances(nn.LogSoftmax(-1)), loss=nn.NLLLoss)
+add("loss-nll-weights", chances(nn.LogSoftmax(-1)), loss=lambda: nn.NLLLoss(weight=weights()))
+add("loss-multi-margin", mlp(), loss=nn.MultiMarginLoss)
+add("loss-multi-margin-weights", mlp(), loss=lambda: nn.MultiMarginLoss(weight=weights(), p=2))
+add("loss-function", mlp(), loss=lambda: F.cross_entropy)
+add("loss-partial", mlp(), loss=lambda: functools.partial(F.cross_entropy, label_smoothing=0.2))
+add("loss-named", mlp(), loss=lambda: "cross-entropy")
+add("loss-chances", mlp(), to_chances(3), nn.CrossEntropyLoss)
+add("loss-bits", mlp(), to_bits(3), nn.BCEWithLogitsLoss)
+add(
+    "loss-bits-positive-weight",
+    mlp(),
+    to_bits(3),
+    lambda: nn.BCEWithLogitsLoss(pos_weight=weights()),
+)
+add("loss-bits-weight", mlp(), to_bits(3), lambda: nn.BCEWithLogitsLoss(weight=weights()))
+add("loss-binary", chances(nn.Sigmoid()), to_bits(3), nn.BCELoss)
+add("loss-soft-margin", mlp(), to_bits(3), nn.MultiLabelSoftMarginLoss)
+add("loss-squares", mlp(), to_numbers(3), nn.MSELoss)
+add("loss-absolute", mlp(), to_numbers(3), nn.L1Loss)
+add("loss-huber", mlp(), to_numbers(3), lambda: nn.HuberLoss(delta=0.5))
+add("loss-smooth-absolute", mlp(), to_numbers(3), lambda: nn.SmoothL1Loss(beta=0.5))
+add("loss-poisson", mlp(), to_chances(3), nn.PoissonNLLLoss)
+add(
+    "loss-kl",
+    chances(nn.LogSoftmax(-1)),
+    to_chances(3),
+    lambda: nn.KLDivLoss(reduction="batchmean"),
+)
+add("loss-numbers-named", mlp(1), to_numbers(), lambda: "mse")
+add("loss-numbers-default", mlp(2), to_numbers(2))
+add("loss-own-per-sample", mlp(), loss=lambda: focal)
+add("loss-own-scalar", mlp(), loss=lambda: penalised)
+add("loss-own-numpy", mlp(), loss=lambda: balanced)
+add("loss-own-overlap", mlp(), loss=lambda: overlap)
+add("loss-own-table", mlp(), loss=Balanced)
+add("loss-changes-targets", mlp(), loss=lambda: shifting)
+add("loss-random", mlp(), loss=lambda: noisy, expect="random")
+add("loss-trained", mlp(), loss=Uncertain, expect="refused")
+add("loss-counts", mlp(), loss=Curriculum, expect="refused")
+add("loss-of-wrong-shape", mlp(), loss=lambda: matrix, expect="refused")
+add("loss-of-no-tensor", mlp(), loss=lambda: number, expect="refused")
+add("loss-without-gradient", mlp(), loss=lambda: constant, expect="refused")
+
+
+# Sequences
+
+
+def _last(make: Callable[..., nn.Module], **options: Any) -> Callable[[], nn.Module]:
+    """A recurrent layer over embedded tokens; the last output is classified."""
+    width = 4 * (2 if options.get("bidirectional") else 1)
+    return lambda: Of(
+        lambda self, x: self.out(self.recurrent(self.table(x))[0][:, -1]),
+        table=nn.Embedding(8, 3),
+        recurrent=make(3, 4, batch_first=True, **options),
+        out=nn.Linear(width, 3),
+    )
+
+
+def _cells(self: Any, x: Tensor) -> Tensor:
+    h = c = torch.zeros(len(x), 4, dtype=self.table.weight.dtype)
+    for t in range(x.shape[1]):
+        h, c = self.cell(self.table(x[:, t]), (h, c))
+    return self.out(h)
+
+
+def _packed(self: Any, x: Tensor) -> Tensor:
+    lengths = (x != 0).sum(1).clamp_min(1)
+    packed = nn.utils.rnn.pack_padded_sequence(
+        self.table(x), lengths, batch_first=True, enforce_sorted=False
+    )
+    return self.out(self.recurrent(packed)[1][0])
+
+
+def _encoded(self: Any, x: Tensor) -> Tensor:
+    return self.out(self.encoder(self.table(x) + self.place).mean(1))
+
+
+def _masked(self: Any, x: Tensor) -> Tensor:
+    h = self.table(x) + self.place
+    hidden = F.pad((x == 0)[:, 1:], (1, 0))  # the first token always counts
+    found, _ = self.attention(h, h, h, key_padding_mask=hidden, need_weights=False)
+    return self.out(found.mean(1))
+
+
+def _causal(self: Any, x: Tensor) -> Tensor:
+    h = self.table(x)
+    found = F.scaled_dot_product_attention(self.q(h), self.k(h), h, is_causal=True)
+    return self.out(found)
+
+
+def _by_einsum(self: Any, x: Tensor) -> Tensor:
+    h = self.table(x)
+    scores = torch.einsum("nsd,ntd->nst", self.q(h), self.k(h)) / 2
+    return self.out(torch.einsum("nst,ntd->nd", scores.softmax(-1), h))
+
+
+def per_token(output: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(output.flatten(0, 1), y.flatten())
+
+
+def _layer(**options: Any) -> nn.Module:
+    return nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True, **options)
+
+
+ATTENTION = {
+    "q": Make(nn.Linear, 4, 4),
+    "k": Make(nn.Linear, 4, 4),
+    "table": Make(nn.Embedding, 8, 4),
+}
+
+
+def attending(rule: Callable[[Any, Any], Any], outputs: int = 3, **parts: Any) -> Any:
+    return lambda: Of(rule, **_made({**ATTENTION, **parts}), out=nn.Linear(4, outputs))
+
+
+add("lstm", _last(nn.LSTM), tokens)
+add("lstm-two-layers", _last(nn.LSTM, num_layers=2), tokens)
+add("lstm-projected", lambda: _lstm_projected(), tokens)
+add("lstm-dropout", _last(nn.LSTM, num_layers=2, dropout=0.5), tokens, expect="random")
+add("gru", _last(nn.GRU), tokens)
+add("gru-bidirectional", _last(nn.GRU, bidirectional=True), tokens)
+add("rnn-relu", _last(nn.RNN, nonlinearity="relu"), tokens)
+add(
+    "rnn-of-numbers",
+    lambda: Of(
+        lambda self, x: self.out(self.recurrent(x)[0][:, -1]),
+        recurrent=nn.RNN(5, 4, batch_first=True),
+        out=nn.Linear(4, 3),
+    ),
+    sequences,
+)
+add(
+    "lstm-cells",
+    lambda: Of(_cells, table=nn.Embedding(8, 3), cell=nn.LSTMCell(3, 4), out=nn.Linear(4, 3)),
+    tokens,
+)
+add(
+    "lstm-packed",
+    lambda: Of(
+        _packed,
+        table=nn.Embedding(8, 3, padding_idx=0),
+        recurrent=nn.GRU(3, 4, batch_first=True),
+        out=nn.Linear(4, 3),
+    ),
+    tokens,
+)
+
+
+def _lstm_projected() -> nn.Module:
+    return Of(
+        lambda self, x: self.out(self.recurrent(self.table(x))[0][:, -1]),
+        table=nn.Embedding(8, 3),
+        recurrent=nn.LSTM(3, 4, proj_size=2, batch_first=True),
+        out=nn.Linear(2, 3),
+    )
+
+
+add(
+    "transformer",
+    lambda: Of(
+        _encoded,
+        table=nn.Embedding(8, 4),
+        place=parameter(5, 4),
+        encoder=nn.TransformerEncoder(_layer(), 2, enable_nested_tensor=False),
+        out=nn.Linear(4, 3),
+    ),
+    tokens,
+)
+add(
+    "transformer-norm-first",
+    lambda: Of(
+        _encoded,
+        table=nn.Embedding(8, 4),
+        place=parameter(5, 4),
+        encoder=_layer(norm_first=True, activation="gelu"),
+        out=nn.Linear(4, 3),
+    ),
+    tokens,
+)
+add(
+    "transformer-dropout",
+    lambda: Of(
+        _encoded,
+        table=nn.Embedding(8, 4),
+        place=parameter(5, 4),
+        encoder=nn.TransformerEncoderLayer(4, 2, 6, dropout=0.3, batch_first=True),
+        out=nn.Linear(4, 3),
+    ),
+    tokens,
+    expect="random",
+)
+add(
+    "attention-default",
+    lambda: Of(
+        lambda self, x: self.out(self.attention(*[x.transpose(0, 1)] * 3)[0].mean(0)),
+        attention=nn.MultiheadAttention(4, 2),
+        out=nn.Linear(4, 3),
+    ),
+    shaped(5, 4),
+)
+add(
+    "attention-masked",
+    attending(
+        _masked,
+        place=Make(parameter, 5, 4),
+        attention=Make(nn.MultiheadAttention, 4, 2, batch_first=True),
+    ),
+    tokens,
+)
+add("attention-einsum", attending(_by_einsum), tokens)
+add("attention-causal-next-token", attending(_causal, 8), next_tokens, lambda: per_token)
+add(
+    "attention-causal-cross-entropy",
+    attending(lambda self, x: _causal(self, x).transpose(1, 2), 8),
+    next_tokens,
+    nn.CrossEntropyLoss,
+)
+
+
+# Pictures
+
+
+def pictured(
+    shape: tuple[int, ...], *layers: Callable[[], nn.Module], outputs: int = 3
+) -> Callable[[], nn.Module]:
+    """Layers over pictures of this shape, then a linear one over all they give."""
+
+    def made() -> nn.Module:
+        body = nn.Sequential(*(layer() for layer in layers)).eval()
+        with torch.no_grad():
+            width = body(torch.zeros(2, *shape)).flatten(1).shape[1]
+        return nn.Sequential(body.train(), nn.Flatten(), nn.Linear(width, outputs))
+
+    return made
+
+
+def P(make: Callable[..., nn.Module], *args: Any, **kwargs: Any) -> Callable[[], nn.Module]:  # noqa: N802
+    return functools.partial(make, *args, **kwargs)
+
+
+GREY, COLOUR, LINE, VOLUME = (1, 6, 6), (3, 6, 6), (4, 5), (1, 4, 4, 4)
+convolved = P(nn.Conv2d, 1, 2, 3)
+
+for name, shape, layers in [
+    ("conv2d", GREY, [convolved, nn.ReLU]),
+    ("conv2d-colour", COLOUR, [P(nn.Conv2d, 3, 2, 3), nn.ReLU]),
+    ("conv2d-stride", COLOUR, [P(nn.Conv2d, 3, 2, 3, stride=2), nn.Tanh]),
+    ("conv2d-padded", GREY, [P(nn.Conv2d, 1, 2, 3, padding=1), nn.Tanh]),
+    ("conv2d-same", GREY, [P(nn.Conv2d, 1, 2, 3, padding="same"), nn.Tanh]),
+    ("conv2d-reflected", GREY, [P(nn.Conv2d, 1, 2, 3, padding=1, padding_mode="reflect")]),
+    ("conv2d-circular", GREY, [P(nn.Conv2d, 1, 2, 3, padding=1, padding_mode="circular")]),
+    ("conv2d-dilated", COLOUR, [P(nn.Conv2d, 3, 2, 2, dilation=2), nn.Tanh]),
+    ("conv2d-groups", COLOUR, [P(nn.Conv2d, 3, 6, 3, groups=3), nn.Tanh]),
+    ("conv2d-unbiased", GREY, [P(nn.Conv2d, 1, 2, 3, bias=False), nn.ReLU]),
+    ("conv2d-pointwise", COLOUR, [P(nn.Conv2d, 3, 2, 1), nn.Tanh]),
+    ("conv2d-oblong", GREY, [P(nn.Conv2d, 1, 2, (2, 5), padding=(1, 0)), nn.Tanh]),
+    ("conv2d-5x5", GREY, [P(nn.Conv2d, 1, 2, 5, padding=2), nn.ReLU]),
+    ("conv2d-7x7", COLOUR, [P(nn.Conv2d, 3, 2, 7, padding=3), nn.ReLU]),
+    ("conv2d-deep", GREY, [convolved, nn.ReLU, P(nn.Conv2d, 2, 3, 5, padding=2), nn.ReLU]),
+    ("conv2d-transposed", GREY, [P(nn.ConvTranspose2d, 1, 2, 3, stride=2), nn.Tanh]),
+    ("conv1d", LINE, [P(nn.Conv1d, 4, 3, 3), nn.ReLU]),
+    ("conv1d-transposed", LINE, [P(nn.ConvTranspose1d, 4, 2, 3), nn.Tanh]),
+    ("conv3d", VOLUME, [P(nn.Conv3d, 1, 2, 3), nn.ReLU]),
+    ("pool-max", GREY, [convolved, P(nn.MaxPool2d, 2)]),
+    ("pool-max-overlapping", GREY, [convolved, P(nn.MaxPool2d, 3, 1, padding=1)]),
+    ("pool-max-ceiled", GREY, [convolved, P(nn.MaxPool2d, 3, ceil_mode=True)]),
+    ("pool-average", GREY, [convolved, P(nn.AvgPool2d, 2)]),
+    ("pool-average-padded", GREY, [convolved, P(nn.AvgPool2d, 3, 2, 1, count_include_pad=False)]),
+    ("pool-adaptive-average", GREY, [convolved, P(nn.AdaptiveAvgPool2d, 3)]),
+    ("pool-adaptive-max", GREY, [convolved, P(nn.AdaptiveMaxPool2d, 3)]),
+    ("pool-power", GREY, [convolved, nn.Softplus, P(nn.LPPool2d, 2, 2)]),
+    ("pool-1d", LINE, [P(nn.Conv1d, 4, 3, 2), P(nn.MaxPool1d, 2)]),
+    ("pool-3d", VOLUME, [P(nn.Conv3d, 1, 2, 2), P(nn.AvgPool3d, 2)]),
+    ("norm-group", COLOUR, [P(nn.Conv2d, 3, 4, 3), P(nn.GroupNorm, 2, 4), nn.ReLU]),
+    ("norm-layer", GREY, [convolved, P(nn.LayerNorm, (2, 4, 4)), nn.ReLU]),
+    ("norm-instance", COLOUR, [P(nn.InstanceNorm2d, 3, affine=True), P(nn.Conv2d, 3, 2, 3)]),
+    (
+        "norm-instance-statistics",
+        COLOUR,
+        [P(nn.InstanceNorm2d, 3, affine=True, track_running_stats=True), P(nn.Conv2d, 3, 2, 3)],
+    ),
+    ("norm-response", COLOUR, [P(nn.Conv2d, 3, 4, 3), P(nn.LocalResponseNorm, 2)]),
+    ("batchnorm-2d", COLOUR, [P(nn.Conv2d, 3, 4, 3), P(nn.BatchNorm2d, 4), nn.ReLU]),
+    ("batchnorm-2d-plain", GREY, [convolved, P(nn.BatchNorm2d, 2, affine=False), nn.ReLU]),
+    ("batchnorm-2d-cumulative", GREY, [convolved, P(nn.BatchNorm2d, 2, momentum=None), nn.ReLU]),
+    ("upsampled", GREY, [convolved, P(nn.Upsample, scale_factor=2, mode="bilinear")]),
+    ("pixels-shuffled", GREY, [P(nn.Conv2d, 1, 4, 3), P(nn.PixelShuffle, 2)]),
+    ("unfolded", GREY, [convolved, P(nn.Unfold, 2)]),
+]:
+    add(name, pictured(shape, *layers), shaped(*shape))
+
+add("dropout2d", pictured(COLOUR, P(nn.Conv2d, 3, 4, 3), nn.Dropout2d), colour, expect="random")
+add(
+    "pool-fractional",
+    pictured(GREY, convolved, P(nn.FractionalMaxPool2d, 2, output_size=2)),
+    grey,
+    expect="random",
+)
+add("pictures-of-bytes", pictured(GREY, convolved, nn.ReLU), bytes_of_pictures)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Conv2d(1, 2, 3, padding=1), nn.Linear(2, 3)
+        self.block = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(inplace=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        h = h + self.block(h)
+        g = self.block(h)  # the same block again
+        g += h
+        return self.out(g.mean((2, 3)))
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.deep = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 3, 3, padding=1)
+        self.up, self.out = nn.ConvTranspose2d(3, 2, 2, stride=2), nn.Conv2d(4, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.down(x).relu()
+        deep = self.deep(F.max_pool2d(wide, 2)).relu()
+        return self.out(torch.cat([wide, self.up(deep)], 1))
+
+
+def _unpooled(self: Any, x: Tensor) -> Tensor:
+    h, index = F.max_pool2d(self.conv(x), 2, return_indices=True)
+    return self.out(F.max_unpool2d(h, index, 2).flatten(1))
+
+
+add("residual", Residual, grey)
+add("segmentation", lambda: nn.Conv2d(1, 3, 3, padding=1), segments, nn.CrossEntropyLoss)
+add("segmentation-unet", UNet, segments, nn.CrossEntropyLoss)
+add("segmentation-weights", UNet, segments, cross_entropy(weight=weights()))
+add("unpooled", lambda: Of(_unpooled, conv=nn.Conv2d(1, 2, 3), out=nn.Linear(32, 3)), grey)
+add(
+    "channels-last",
+    lambda: Of(
+        lambda self, x: self.out(self.conv(x.to(memory_format=torch.channels_last)).flatten(1)),
+        conv=nn.Conv2d(3, 2, 3),
+        out=nn.Linear(32, 3),
+    ),
+    colour,
+)
+
+
+# Norms and parametrizations over features
+
+
+def normed(*layers: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(6, 5), *(layer() for layer in layers), nn.Linear(5, 3))
+
+
+def _spectral() -> nn.Module:
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5))
+
+
+def _of_old_weight_norm() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch advises against it, and still has it
+        return nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 5)), nn.Linear(5, 3))
+
+
+class Symmetric(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight.triu() + weight.triu(1).T
+
+
+def _symmetric() -> nn.Module:
+    layer = nn.Linear(5, 5)
+    nn.utils.parametrize.register_parametrization(layer, "weight", Symmetric())
+    return layer
+
+
+def _frozen_norm() -> nn.Module:
+    made = normed(P(nn.BatchNorm1d, 5))()
+    made[1].running_mean.fill_(0.3)
+    made[1].eval()
+    return made
+
+
+add("batchnorm-1d", normed(P(nn.BatchNorm1d, 5), nn.ReLU), raises_at=(1,))
+add("batchnorm-1d-cumulative", normed(P(nn.BatchNorm1d, 5, momentum=None)), raises_at=(1,))
+add("batchnorm-1d-slow", normed(P(nn.BatchNorm1d, 5, momentum=0.01, eps=0.1)), raises_at=(1,))
+add("batchnorm-1d-first", lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), raises_at=(1,))
+add("batchnorm-in-eval-mode", _frozen_norm)
+add(
+    "batchnorm-sequences",
+    lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(20, 3)),
+    sequences,
+)
+add("norm-layer-features", normed(P(nn.LayerNorm, 5), nn.GELU))
+add("norm-rms", normed(P(nn.RMSNorm, 5)))
+add("spectral-norm", normed(_spectral), algorithms=("fedavg", "fednag"))
+add(
+    "spectral-norm-old",
+    normed(lambda: nn.utils.spectral_norm(nn.Linear(5, 5))),
+    algorithms=("fedavg", "fednag"),
+)
+add("weight-norm", normed(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(5, 5))))
+add("weight-norm-old", _of_old_weight_norm, expect="refused")  # torch itself cannot copy it
+add("weight-orthogonal", normed(lambda: nn.utils.parametrizations.orthogonal(nn.Linear(5, 5))))
+add("weight-symmetric", normed(_symmetric))
+
+for activation in [
+    nn.PReLU,
+    nn.GELU,
+    nn.Softplus,
+    nn.ELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.Hardswish,
+    nn.LeakyReLU,
+    nn.Softsign,
+    nn.LogSigmoid,
+]:
+    add(f"activation-{activation.__name__.lower()}", normed(activation))
+add("activation-relu-inplace", normed(P(nn.ReLU, inplace=True)))
+add("activation-glu", lambda: nn.Sequential(nn.Linear(6, 8), nn.GLU(), nn.Linear(4, 3)))
+add("activation-maxout", two(lambda self, x: self.b(self.a(x).view(-1, 5, 1).amax(2))))
+
+
+# Parameters
+
+
+def _tied() -> nn.Module:
+    made = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 3))
+    made[2].weight = made[0].weight
+    return made
+
+
+def _half_frozen() -> nn.Module:
+    made = mlp()()
+    made[0].weight.requires_grad_(False)
+    made[2].bias.requires_grad_(False)
+    return made
+
+
+def _all_frozen() -> nn.Module:
+    return mlp()().requires_grad_(False)
+
+
+def _names_alike() -> nn.Module:
+    """Parameters of the same names in nested modules."""
+    inner = Of(lambda self, x: self.a(x).tanh(), a=nn.Linear(6, 6), w=parameter(3))
+    outer = Of(lambda self, x: self.inner(x) + x * self.w, inner=inner, w=parameter(6))
+    return nn.ModuleDict({"a": outer, "b": nn.Linear(6, 3)})
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = _names_alike()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.parts["b"](self.parts["a"](x))
+
+
+def _of_lists(self: Any, x: Tensor) -> Tensor:
+    h = x
+    for weight in self.many:
+        h = (h @ weight).tanh()
+    return h @ self.named["w"] + self.named["c"]
+
+
+def _many() -> nn.Module:
+    return Of(
+        _of_lists,
+        many=nn.ParameterList([parameter(6, 6), parameter(6, 4)]),
+        named=nn.ParameterDict({"w": parameter(4, 3), "c": parameter(3)}),
+    )
+
+
+def _constant_of_64_bits() -> nn.Module:
+    made = two(lambda self, x: self.b(self.a(x) * self.table))()
+    made.table = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    return made
+
+
+add("tied", _tied)
+add(
+    "tied-transposed",
+    two(lambda self, x: self.b(F.linear(self.a(x).tanh(), self.a.weight.T) @ self.a.weight.T)),
+)
+add(
+    "shared-module",
+    two(lambda self, x: self.b(self.c(self.c(self.a(x)).tanh())), c=Make(nn.Linear, 5, 5)),
+)
+add("parameter-list-and-dict", _many)
+add("parameter-frozen", _half_frozen)
+add("parameter-all-frozen", _all_frozen, expect="refused")
+add("parameter-unused", two(lambda self, x: self.b(self.a(x)), c=Make(nn.Linear, 4, 4)))
+add(
+    "parameter-unused-in-training",
+    two(
+        lambda self, x: self.b(self.a(x)) if self.training else self.b(self.a(x)) + self.c,
+        c=Make(parameter, 3),
+    ),
+)
+add(
+    "parameter-used-at-times",
+    two(
+        lambda self, x: self.b(self.a(x)) + (self.c if float(x.sum()) > 0 else 0.0),
+        c=Make(parameter, 3),
+    ),
+)
+add(
+    "parameter-0d-and-1",
+    two(
+        lambda self, x: self.b(self.a(x) * self.scale + self.shift),
+        scale=Make(parameter),
+        shift=Make(parameter, 1),
+    ),
+)
+add("parameter-empty", two(lambda self, x: self.b(self.a(x)), none=Make(parameter, 0)))
+add("parameter-names-alike", Nested)
+add("parameter-half-detached", two(lambda self, x: self.b(self.a(x).detach()) + self.a(x)[:, :3]))
+add("constant-64-bit", _constant_of_64_bits)
+add(
+    "needs-float32",
+    two(lambda self, x: self.b(self.a(x.float()) * torch.ones(5, dtype=torch.float32))),
+    dtype=torch.float32,
+)
+add("float32-in-a-float64-run", two(lambda self, x: self.b(self.a(x.float()))), expect="refused")
+add(
+    "parameter-complex",
+    lambda: Of(
+        lambda self, x: (x.to(torch.complex128) @ self.w.to(torch.complex128)).abs(),
+        w=nn.Parameter(torch.randn(6, 3, dtype=torch.complex64)),
+    ),
+    expect="refused",
+)
+add("lazy", lambda: nn.Sequential(nn.LazyLinear(5), nn.Tanh(), nn.Linear(5, 3)), expect="refused")
+
+
+# Other mathematics
+
+
+class Rounded(torch.autograd.Function):
+    """Straight through: its gradient is not the derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Clipped(torch.autograd.Function):
+    """Keeps what it needs, also a number, for the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bound: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.bound = bound
+        return x.clamp(-bound, bound)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return torch.where(x.abs() < ctx.bound, gradient, 0.1 * gradient), None
+
+
+def _by_row(self: Any, x: Tensor) -> Tensor:
+    return self.b(torch.func.vmap(lambda row: self.a(row).tanh())(x))
+
+
+def _slope(self: Any, x: Tensor) -> Tensor:
+    """The slope of an energy, by torch.func, as a feature."""
+    slope = torch.func.grad(lambda z: self.a(z).square().sum())(x)
+    return self.b(self.a(slope))
+
+
+def _slope_by_autograd(self: Any, x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        z = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.a(z).tanh().sum(), z, create_graph=True)
+    return self.b(self.a(slope))
+
+
+def _hyper(self: Any, x: Tensor) -> Tensor:
+    """The weights of a layer come from another."""
+    weight = self.maker(self.seed).view(5, 6)
+    return self.b(torch.func.functional_call(self.a, {"weight": weight}, (x,)))
+
+
+def _newton(self: Any, x: Tensor) -> Tensor:
+    h = self.a(x)
+    matrix = torch.eye(5, dtype=h.dtype) * 3 + h[:, :, None] * h[:, None, :]
+    return self.b(torch.linalg.solve(matrix, h))
+
+
+def _spectrum(self: Any, x: Tensor) -> Tensor:
+    found = torch.fft.rfft(self.a(x))
+    return self.b(torch.fft.irfft(found * self.filter, n=5)) + found.abs().sum(1, keepdim=True)
+
+
+def _complex_pairs(self: Any, x: Tensor) -> Tensor:
+    weight = torch.view_as_complex(self.pairs)
+    return (x[:, None, :].to(weight.dtype) @ weight)[:, 0].abs()
+
+
+def pair_loss(output: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
+    scores, code = output
+    return F.cross_entropy(scores, y) + 0.1 * code.square().mean()
+
+
+def table_loss(output: dict[str, Tensor], y: Tensor) -> Tensor:
+    return F.cross_entropy(output["scores"], y) + 0.1 * output["code"].abs().mean()
+
+
+def _scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch advises against TorchScript, but keeps it
+        return torch.jit.script(mlp()())
+
+
+def _with_a_script() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.Sequential(nn.Linear(6, 5), torch.jit.script(nn.Sequential(nn.Linear(5, 3))))
+
+
+def _traced() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(mlp()(), torch.zeros(4, 6))
+
+
+def _locked() -> nn.Module:
+    made = mlp()()
+    made.lock = threading.Lock()
+    return made
+
+
+def _many_steps(self: Any, x: Tensor) -> Tensor:
+    """As many steps as there are samples in the batch."""
+    h = self.a(x)
+    for _ in range(len(x)):
+        h = 0.9 * h.tanh()
+    return self.b(h)
+
+
+def squares(output: Tensor, y: Tensor) -> Tensor:
+    return (output - y).square().mean()
+
+
+def rebuilt(output: Tensor, y: Tensor) -> Tensor:
+    return (output - y).square().flatten(1).sum(1)
+
+
+def _pictures_again(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x = _normal(generator, SAMPLES, 1, 4, 4)
+    return x, x.clone()
+
+
+add("function-rounded", two(lambda self, x: self.b(Rounded.apply(3 * self.a(x)))))
+add("function-clipped", two(lambda self, x: self.b(Clipped.apply(self.a(x), 0.4))))
+add("func-vmap", two(_by_row))
+add("func-grad", two(_slope))
+add("func-functional-call", two(_hyper, maker=Make(nn.Linear, 2, 30), seed=Make(random_, 2)))
+add("autograd-grad", two(_slope_by_autograd))
+add("linear-solve", two(_newton))
+add("fourier", two(_spectrum, filter=Make(parameter, 3)))
+add("complex-pairs", lambda: Of(_complex_pairs, pairs=parameter(6, 3, 2)))
+add(
+    "bilinear",
+    lambda: Of(lambda self, x: self.form(x[:, :3], x[:, 3:]), form=nn.Bilinear(3, 3, 3)),
+)
+add(
+    "output-tuple",
+    two(lambda self, x: (self.b(self.a(x)), self.a(x))),
+    loss=lambda: pair_loss,
+)
+add(
+    "output-dict",
+    two(lambda self, x: {"scores": self.b(self.a(x)), "code": self.a(x)}),
+    loss=lambda: table_loss,
+)
+add("scripted", _scripted)
+add("scripted-part", _with_a_script)
+add("scripted-trace", _traced)
+add("not-to-be-copied", _locked, expect="refused")
+add("loop-over-batch", two(_many_steps))
+add(
+    "loop-over-features",
+    two(lambda self, x: self.b(sum(self.a(x) * x[:, i : i + 1] for i in range(x.shape[1])))),
+)
+add("quantile", two(lambda self, x: self.b(self.a(x)) + self.a(x).quantile(0.3, 1, keepdim=True)))
+add(
+    "distances",
+    two(
+        lambda self, x: self.b(self.a(x)) - torch.cdist(x, self.points),
+        points=Make(parameter, 3, 6),
+    ),
+)
+add(
+    "cosine",
+    two(
+        lambda self, x: self.b(self.a(x)) * F.cosine_similarity(x, self.point)[:, None],
+        point=Make(parameter, 6),
+    ),
+)
+add(
+    "one-hot",
+    lambda: Of(
+        lambda self, x: self.out(F.one_hot(x, 8).to(self.out.weight.dtype).flatten(1)),
+        out=nn.Linear(40, 3),
+    ),
+    tokens,
+)
+add("regression-column", mlp(1), to_numbers(1), nn.MSELoss)
+add(
+    "regression-numbers",
+    lambda: Of(lambda self, x: self.a(x).squeeze(-1), a=nn.Linear(6, 1)),
+    to_numbers(),
+    nn.MSELoss,
+)
+add("regression-pictures", lambda: nn.Conv2d(1, 1, 3, padding=1), _pictures_again, nn.MSELoss)
+add(
+    "autoencoder",
+    lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 4), nn.Tanh(), nn.Linear(4, 16), nn.Unflatten(1, (1, 4, 4))
+    ),
+    _pictures_again,
+    lambda: rebuilt,
+)
+add(
+    "squeeze-classes",
+    lambda: Of(lambda self, x: self.a(x).squeeze(), a=nn.Linear(6, 3)),
+    loss=nn.CrossEntropyLoss,
+    raises_at=(1,),
+)
+add(
+    "squeeze-numbers",
+    lambda: Of(lambda self, x: self.a(x).squeeze(), a=nn.Linear(6, 1)),
+    to_numbers(),
+    lambda: squares,
+)
+add(
+    "batch-of-four-at-most",
+    two(lambda self, x: self.b(self.a(x)).view(len(x), 3) if len(x) < 5 else self.b(self.a(x[:4]))),
+    raises_at=(0, 5),
+)
