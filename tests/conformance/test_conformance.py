@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,18 +26,19 @@ Combination = tuple[int, int, int, str]  # workers stacked, threads, batch, algo
 
 
 def combinations(case: Case) -> list[Combination]:
-    """Half of the engines with each kind of batch, every engine once; the algorithms take turns.
+    """Every engine once; the kinds of batches and the algorithms take turns, and all come.
 
-    All of them with FEDNAG_CONFORMANCE=all.
+    With FEDNAG_CONFORMANCE=all, whatever can be combined.
     """
-    every = os.environ.get("FEDNAG_CONFORMANCE") == "all"
+    if os.environ.get("FEDNAG_CONFORMANCE") == "all":
+        return [
+            (*engine, *of) for engine in ENGINES for of in product(case.batches, case.algorithms)
+        ]
     found = []
-    for turn, (chunk, threads) in enumerate(ENGINES):
-        for other, batch in enumerate(case.batches):
-            place = turn + other + case.key
-            if every or place % 2 == 0:
-                algorithm = case.algorithms[place // (1 if every else 2) % len(case.algorithms)]
-                found.append((chunk, threads, batch, algorithm))
+    for turn, engine in enumerate(ENGINES, case.key):
+        batch = case.batches[turn % len(case.batches)]
+        algorithm = case.algorithms[(turn + case.key // 3) % len(case.algorithms)]
+        found.append((*engine, batch, algorithm))
     return found
 
 
