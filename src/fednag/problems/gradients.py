@@ -14,7 +14,7 @@ from fednag.vectors import Layout, Vector
 
 
 class Differentiable:
-    """A module's gradient as a function of flat vectors: ``w`` (n, d), ``b`` (n, k), a row a worker.
+    """A module's gradient as a function of flat vectors, ``w`` (n, d) and ``b`` (n, k).
 
     Every call differentiates anew; it is meant to be recorded. Not thread-safe: it swaps the
     module's attributes.

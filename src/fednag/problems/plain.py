@@ -120,9 +120,11 @@ class Plain:
         """Refuse a model that changes its own weights: the method's rules would not see it."""
         pieces = self._layout.unravel(w.detach())
         for name, parameter in self._training.named_parameters():
-            if name in pieces and not torch.equal(parameter.detach(), pieces[name]):
-                if bool(pieces[name].isfinite().all()):
-                    raise changes_its_weights(name)
+            piece = pieces.get(name)
+            if piece is None or torch.equal(parameter.detach(), piece):
+                continue
+            if bool(piece.isfinite().all()):  # what is not a number is not equal to itself
+                raise changes_its_weights(name)
 
 
 def changes_its_weights(name: str) -> FednagError:

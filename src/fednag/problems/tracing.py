@@ -60,7 +60,7 @@ DROPOUTS = {
 LEAVING = ("numpy", "tolist", "item", "__array__", "data_ptr", "__dlpack__", "__reduce_ex__")
 
 
-class NotRecordable(Exception):
+class NotRecordableError(Exception):
     """Why a function cannot be recorded."""
 
 
@@ -166,7 +166,7 @@ class Staying(TorchFunctionMode):
     ) -> Any:
         name = getattr(function, "__name__", "")
         if name in LEAVING:
-            raise NotRecordable(f"it takes values out of torch (Tensor.{name})")
+            raise NotRecordableError(f"it takes values out of torch (Tensor.{name})")
         return function(*args, **(kwargs or {}))
 
 
@@ -247,7 +247,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for node in sources:
             for memory in node.meta["memory"]:
                 if memory in self._written and memory in owners:
-                    raise NotRecordable("it writes to memory that two of its tensors share")
+                    raise NotRecordableError("it writes to memory that two of its tensors share")
                 owners[memory] = node
         for node in sources:
             if self._is_quiet(node):
@@ -319,9 +319,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _node(self, tensor: Tensor) -> Node:
         if id(tensor) not in self._nodes:  # made before: a buffer of the model, a table of a loss
             if tensor.layout is not torch.strided:
-                raise NotRecordable("it works with sparse tensors")
+                raise NotRecordableError("it works with sparse tensors")
             if _memory(tensor) in self._computed:
-                raise NotRecordable("it reaches the values of a tensor by .data")
+                raise NotRecordableError("it reaches the values of a tensor by .data")
             name = f"constant_{len(self._constants)}"
             self._constants[name] = tensor
             self._bind(tensor, self._source(self._graph.get_attr(name), tensor))
@@ -336,9 +336,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _refuse(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """What a recording cannot repeat."""
     if draws(function, args, kwargs):
-        raise NotRecordable(f"it draws random numbers ({function})")
+        raise NotRecordableError(f"it draws random numbers ({function})")
     if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(function.tags):
-        raise NotRecordable(f"what it does depends on values ({function})")
+        raise NotRecordableError(f"what it does depends on values ({function})")
 
 
 def draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -362,7 +362,7 @@ def writes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
 
 def _memory(tensor: Tensor) -> int:
     if tensor.layout is not torch.strided:
-        raise NotRecordable("it works with sparse tensors")
+        raise NotRecordableError("it works with sparse tensors")
     return int(tensor.untyped_storage()._cdata)
 
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fednag.algorithm import Algorithm
+from fednag.problems.plain import private_randomness
 from fednag.problems.problem import Problem
 from fednag.simulate.engine import GRADIENT_BLOCK, Engine, first_state
 from fednag.simulate.schedule import Indexes, Schedule
@@ -82,7 +83,7 @@ def choose(
     0 means: choose. A model that cannot be stacked, or not even traced, runs one worker at a time,
     and a note says so; workers of a method that is not ``elementwise`` run alone too.
     """
-    with one_thread():
+    with one_thread(), private_randomness():
         return _chosen(
             problem, algorithm, owned, schedule, tau, iterations, chunk=chunk, threads=threads
         )
