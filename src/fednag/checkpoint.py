@@ -53,6 +53,7 @@ class Checkpoint:
     state: State
     mark: Mark
     versions: dict[str, str]
+    plain: str | None = None  # why the run was on the plain loop
 
 
 def identity(plan: Plan, exact_key: str) -> str:
@@ -72,7 +73,12 @@ def identity(plan: Plan, exact_key: str) -> str:
 
 
 def write(
-    folder: RunFolder, state: State, records: int, owner: str, versions: Mapping[str, str]
+    folder: RunFolder,
+    state: State,
+    records: int,
+    owner: str,
+    versions: Mapping[str, str],
+    plain: str | None = None,
 ) -> None:
     """Save the state after ``records`` records, then drop all but the newest checkpoints."""
     tensors = {f"server.{name}": vector for name, vector in state.server.items()}
@@ -82,6 +88,7 @@ def write(
     about["first_loss"] = state.first_loss if np.isfinite(state.first_loss) else None
     about |= {"format": FORMAT, "owner": owner, "versions": dict(versions), "best": None}
     about |= {"refused": state.refused, "missed": state.missed}
+    about["plain"] = plain
     about["evaluated"] = state.record is not None
     about["records"] = asdict(folder.mark(records))
     if state.best is not None:
@@ -162,7 +169,8 @@ def _read(file: Path, folder: RunFolder, plan: Plan, owner: str) -> Checkpoint:
     mark = Mark(**about["records"])
     if not folder.agrees(mark):
         raise UnusableError("records.jsonl is not the one it was saved with")
-    return Checkpoint(_state(about, tensors, plan), mark, about["versions"])
+    state = _state(about, tensors, plan)
+    return Checkpoint(state, mark, about["versions"], about.get("plain"))
 
 
 def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> State:

@@ -25,9 +25,11 @@ from fednag.config import Experiment
 from fednag.errors import FednagError
 from fednag.interrupts import Interrupted, Watch
 from fednag.metrics import undefined
+from fednag.problems.checks import MisrecordedError
 from fednag.records import OVER, Record, RunFolder, write_atomically
 from fednag.results import Run
 from fednag.simulate.run import Crew, Plan, State, simulate
+from fednag.simulate.tuning import alone_note, plain_note
 from fednag.vectors import Vectors
 from fednag.weights import load_model, save_model
 
@@ -86,6 +88,8 @@ class Execution:
             self.notes += checkpoint.set_aside(unusable)
             folder.records_file.touch()
             if saved:
+                if saved.plain:
+                    self.plan.problem.use_plain_loop(saved.plain)
                 self.notes += _other_versions(saved.versions)
                 went_on = f"went on from round {saved.state.round} of {self.plan.rounds}"
                 self.notes.append(f"{went_on} (checkpoint)")
@@ -118,6 +122,20 @@ class Execution:
         return info
 
     def _train(self, folder: RunFolder | None, records: list[Record], resumed: State | None) -> Run:
+        try:
+            return self._trained(folder, records, resumed)
+        except MisrecordedError as error:
+            # What was trained so far rests on a recording that is wrong by now.
+            self.plan.problem.use_plain_loop(str(error))
+            self.notes.append(f"{error}: the run was begun again, with the plain loop")
+            if folder:
+                checkpoint.remove(folder)
+                folder.back_to(None)
+            return self._trained(folder, [], None)
+
+    def _trained(
+        self, folder: RunFolder | None, records: list[Record], resumed: State | None
+    ) -> Run:
         state = None
         saved = time.monotonic()
         try:
@@ -205,6 +223,7 @@ class Execution:
         if last and last.misses:
             whose = _whose({worker for record in records for worker in record.missed})
             self.notes.append(f"{whose} missed {last.misses} times: late, or not to be reached")
+        self.notes += self._told()
         for name, metric in self.plan.metrics.items():
             measured = [record.measured(name) for record in records if record.loss is not None]
             if None in measured:
@@ -223,13 +242,26 @@ class Execution:
             self._about,
         )
 
+    def _told(self) -> list[str]:
+        """What was found out about the model during the run, and not said before it."""
+        if self.crew is not None:
+            return []
+        gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
+        found = [plain_note(gradients.plain)] if gradients.plain else []
+        if gradients.alone and not gradients.plain and self.plan.chunk > 1:
+            found.append(alone_note(gradients.alone))
+        if judgements.plain and judgements.plain != gradients.plain:
+            found.append(f"its evaluation is not recorded ({judgements.plain}), which is slower")
+        return [note for note in found if note not in self.notes]
+
     def _is_due(self, state: State, saved: float) -> bool:
         every = self.experiment.checkpoint
         by_rounds = every.rounds > 0 and state.round > 0 and state.round % every.rounds == 0
         return by_rounds or (every.seconds > 0 and time.monotonic() - saved >= every.seconds)
 
     def _save(self, folder: RunFolder, state: State, records: int) -> None:
-        checkpoint.write(folder, state, records, self._identity, self._about["versions"])
+        plain = self.plan.problem.gradients.plain
+        checkpoint.write(folder, state, records, self._identity, self._about["versions"], plain)
 
     def _interrupted(self, number: int, folder: RunFolder, state: State) -> Interrupted:
         return Interrupted(

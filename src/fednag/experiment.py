@@ -173,14 +173,16 @@ class Builder:
                     standardise=experiment.data.standardise,
                     batch_norm=model.batch_norm,
                     known=self.parts.module is None,
+                    recorded=experiment.engine.recorded,
                 )
 
         return self._once(["problem", *self._parts(experiment, device)], make)
 
     def _parts(self, experiment: Experiment, device: str) -> list[Any]:
         """What a problem is made of."""
-        dtype = experiment.engine.dtype
-        return [experiment.data, experiment.model, experiment.seed, device, dtype]
+        engine = experiment.engine
+        made = engine.dtype, engine.recorded
+        return [experiment.data, experiment.model, experiment.seed, device, made]
 
     def _once(self, parts: list[Any], make: Callable[[], T]) -> T:
         key = repr(parts)

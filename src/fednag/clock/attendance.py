@@ -21,7 +21,7 @@ def attendance(plan: Plan, fleet: Fleet, deadline: float | None) -> tuple[Attend
     The delays are those that ``replay`` draws for the run's own seed.
     """
     problem = plan.problem
-    flops = training_flops(problem.module, problem.features(problem.x[:1]))
+    flops = training_flops(problem.module, problem.features(problem.x[:2]))
     if flops is None:
         raise FednagError(
             "clock.fleet: the operations of this model cannot be counted, so its iterations cannot "
@@ -39,7 +39,7 @@ def attendance(plan: Plan, fleet: Fleet, deadline: float | None) -> tuple[Attend
 
 def workload_facts(plan: Plan) -> dict[str, Any] | None:
     """What ``run.json`` keeps for replays; None for a model whose operations cannot be counted."""
-    flops = training_flops(plan.problem.module, plan.problem.features(plan.problem.x[:1]))
+    flops = training_flops(plan.problem.module, plan.problem.features(plan.problem.x[:2]))
     return None if flops is None else workload_of(plan, flops).facts()
 
 

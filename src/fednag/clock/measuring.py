@@ -22,7 +22,7 @@ WARM_UP = 3  # iterations that are not counted: the first ones record the model
 def reference(plan: Plan, experiment: Experiment) -> dict[str, Any]:
     """What the iterations are of, as a fleet file says it."""
     problem = plan.problem
-    flops = training_flops(problem.module, problem.features(problem.x[:1]))
+    flops = training_flops(problem.module, problem.features(problem.x[:2]))
     if flops is None:
         raise FednagError("model: its operations cannot be counted; sample another model")
     width = Schedule(0, [len(plan.owned[0])], plan.batch).width

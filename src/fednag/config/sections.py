@@ -87,6 +87,7 @@ class Engine(Section):
     dtype: Literal["float32", "float64"] = "float32"
     chunk: CountOrZero = 0
     threads: int = Field(0, ge=0, le=1024)
+    recorded: bool = True
 
 
 class Clock(Section):
@@ -117,6 +118,7 @@ ONLY_WITH = {
 LATER: tuple[tuple[str, str], ...] = (
     *(("data", option) for option in OF_FILES),
     ("model", "batch_norm"),
+    ("engine", "recorded"),
     ("evaluation", "metrics"),
     ("evaluation", "own"),
     ("stop", "metrics"),

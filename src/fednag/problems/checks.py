@@ -57,6 +57,7 @@ class Function:
     name: str
     of: Callable[[Problem], Callable[..., Any]]  # the function, in a problem's precision
     made_up: Callable[[Given], Given]  # other numbers of the same kinds, to record with
+    moved: Callable[[Given], Given]  # the same samples at other weights
     expected: Callable[[Problem, Given, slice], list[Tensor]]
     """What the user's module gives for some rows, in a problem's precision."""
     widened: Callable[[Problem, Given], Given]
@@ -97,6 +98,8 @@ class Checked:
         workers = len(given[0])
         first = recording.checked < 0
         rows = slice(0, workers) if first else slice(due % workers, due % workers + 1)
+        if first:  # the first weights may be what a recording holds on to
+            given = self.function.moved(given)
         with private_randomness(SEED + due):
             why = self._disagreement(recording, given, rows)
         if why is None:
@@ -186,6 +189,7 @@ class Gradients:
                 "gradient",
                 lambda each: each.differentiable,
                 _other_batch,
+                lambda given: (moved(given[0]), *given[1:]),
                 lambda each, given, rows: list(plainly(each, *(part[rows] for part in given))),
                 lambda _, given: [widened(part) for part in given],
             ),
@@ -266,7 +270,14 @@ class Judgements:
         self.due = 0
         self._recorded = Checked(
             problem,
-            Function("evaluation", _judging, _other_samples, _judged_plainly, _wide_samples),
+            Function(
+                "evaluation",
+                _judging,
+                _other_samples,
+                lambda given: (given[0], moved(given[1]), *given[2:]),
+                _judged_plainly,
+                _wide_samples,
+            ),
         )
 
     def __call__(
@@ -300,14 +311,15 @@ def _judging(problem: Problem) -> Callable[..., Any]:
 def _judged_plainly(problem: Problem, given: Given, rows: slice) -> list[Tensor]:
     index, w, b, x, y = given
     features, targets = problem.batch(x, y, index)
-    output = computed_output(problem, w, b, features)
-    with torch.no_grad():
-        return [part[rows] for part in problem.judge(output, targets)]
+    # One that is random there too is measured with the same draws every time.
+    with CHECKING, private_randomness(SEED), torch.no_grad():
+        output = computed_output(problem, w, b, features)
+        found = guarded(lambda: problem.judge(output, targets), len(targets))
+        return [part[rows] for part in found]
 
 
 def computed_output(problem: Problem, w: Vector, b: Vector, features: Tensor) -> Any:
     """What the user's module gives in evaluation mode."""
-    # One that is random there too is measured with the same draws every time.
     with CHECKING, private_randomness(SEED):
         return guarded(lambda: problem.plain.output(w, b, features), len(features))
 
@@ -342,6 +354,10 @@ def noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
         return base + (draws * (0.3 * spread + 1e-3)).to(base)
 
     return _laid_out(tensor, other)
+
+
+def moved(tensor: Tensor) -> Tensor:
+    return noisy(tensor, torch.Generator().manual_seed(SEED + 1))
 
 
 def _laid_out(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:

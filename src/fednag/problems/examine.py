@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,10 @@ def known_facts(module: nn.Module) -> Facts:
 
 def check_parameters(module: nn.Module) -> None:
     """Refuse parameters that cannot be trained as real vectors."""
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise FednagError(
+            "model: it is TorchScript, whose copies do not train; pass the module it was made from"
+        )
     for name, parameter in module.named_parameters():
         if isinstance(parameter, UninitializedParameter) or is_lazy(parameter):
             raise FednagError(
@@ -89,27 +94,18 @@ def training_mode(module: nn.Module) -> nn.Module:
     return module
 
 
-def check_copy(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> None:
+def check_copy(
+    module: nn.Module, objective: Objective, x: Tensor, y: Tensor, dtype: torch.dtype
+) -> None:
     """Refuse a model whose copy does not train as it does.
 
     A copy has parameters of its own, and functions that the original's forward pass holds on to
     still see the original's.
     """
-    made = duplicate(module)
-    floating = next((p.dtype for p in module.parameters() if p.is_floating_point()), x.dtype)
-    device = next(module.parameters()).device
-    x = x.to(device, floating if x.is_floating_point() else x.dtype)
-    y = y.to(device, floating if y.is_floating_point() else y.dtype)
-    objective = objective.to(device, floating)
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    attributes = _attributes(module)
-    try:
+    made = duplicate(module).to(x.device, dtype)
+    with borrowed(module):
+        module.to(x.device, dtype)
         found = [_slopes(each, objective, x, y) for each in (module, made)]
-    finally:
-        with torch.no_grad():
-            for name, buffer in module.named_buffers():
-                buffer.copy_(before[name])
-        _restore(module, attributes)
     for (name, _), ours, theirs in zip(module.named_parameters(), *found, strict=True):
         if not _near(ours, theirs, CLOSE):
             raise FednagError(
@@ -119,10 +115,43 @@ def check_copy(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) ->
             )
 
 
+@contextmanager
+def borrowed(module: nn.Module) -> Iterator[None]:
+    """The user's module may be used inside; afterwards it is as it was."""
+    parts = [(part, dict(vars(part))) for part in module.modules() if _is_python(part)]
+    inner = ("_parameters", "_buffers", "_modules")
+    held = [{name: dict(saved[name]) for name in inner if name in saved} for _, saved in parts]
+    tensors = [(tensor, tensor.data, tensor.data.clone()) for _, tensor in _tensors(module)]
+    slopes = [(parameter, parameter.grad) for parameter in module.parameters()]
+    try:
+        yield
+    finally:
+        for (part, saved), dicts in zip(parts, held, strict=True):
+            vars(part).clear()
+            vars(part).update(saved)
+            for name, content in dicts.items():
+                vars(part)[name].clear()
+                vars(part)[name].update(content)
+        for tensor, place, values in tensors:
+            tensor.data = place
+            place.copy_(values)
+        for parameter, slope in slopes:
+            parameter.grad = slope
+
+
+def _is_python(part: nn.Module) -> bool:
+    return not isinstance(part, torch.jit.ScriptModule)
+
+
 def _slopes(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> list[Tensor]:
     wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with private_randomness(SEED), torch.enable_grad():
-        value = objective.batch(module(x.clone()), y)
+        value = objective.batch(module(x.clone()), y.clone())
+        if not value.requires_grad:
+            raise FednagError(
+                "model: its loss does not depend on its parameters; give a model and a loss that "
+                "can be differentiated"
+            )
         slopes = iter(torch.autograd.grad(value, wanted, allow_unused=True))
     return [
         torch.zeros_like(p)
@@ -133,36 +162,35 @@ def _slopes(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> li
 
 
 def examine(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> Facts:
-    """Try a copy of a model, in training mode already, on some samples."""
-    module = duplicate(module)
+    """Try copies of a model, in training mode already, on some samples."""
+    tried = duplicate(module)
     start = {name: value.detach().clone() for name, value in _tensors(module)}
-    watch = Watch(module)
-    drawn = _drawn()
+    watch = Watch(tried)
     with private_randomness(SEED):
-        seeds = _drawn()
+        drawn = _drawn()
         with watch:
-            _backward(module, objective, x, y)
-        if _drawn() != seeds:
+            _backward(tried, objective, x, y)
+        if _drawn() != drawn:
             watch.random = watch.random or "with Python's or numpy's generator"
-    assert _drawn() == drawn
-    _check_weights(module, start, watch)
+    _check_weights(tried, start, watch)
     moving = tuple(
-        name for name, buffer in module.named_buffers() if not _equal(buffer, start[name])
+        name for name, buffer in tried.named_buffers() if not _equal(buffer, start[name])
     )
     _check_memory(module, objective, x, y, start)
-    by_sample = _is_mean(module, objective, x, y, start)
-    double = _in_double(module, objective, x, y, start)
+    by_sample = _is_mean(duplicate(module), objective, x, y)
+    double = _in_double(module, objective, x, y)
     if double is not None:  # where a small dependence is not lost in roundings
         module, objective = double
         x, y = _widened(x), _widened(y)
-        start = {name: _widened(value) for name, value in start.items()}
     values = objective.values if by_sample else None
     is_random = watch.random is not None
     mixing = [
-        values is None or _mixes(each, values, x, y, start, is_random)
-        for each in (module, duplicate(module).eval())
+        values is None or _mixes(each, values, x, y, is_random)
+        for each in (duplicate(module), duplicate(module).eval())
     ]
-    return Facts(moving, watch.random, mixing[0], mixing[1], by_sample, double is not None)
+    # What a batch does to the buffers would depend on what it is padded with.
+    mixes = mixing[0] or bool(moving)
+    return Facts(moving, watch.random, mixes, mixing[1], by_sample, double is not None)
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -174,7 +202,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._places = {p.data_ptr(): name for name, p in module.named_parameters() if p.numel()}
+        self.places = {name: p.data_ptr() for name, p in module.named_parameters()}
+        self._names = {place: name for name, place in self.places.items() if place}
         self.written: str | None = None
         self.random: str | None = None
 
@@ -190,27 +219,36 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.random = self.random or f"with {function}"
         for tensor in writes(function, args, kwargs):
             if tensor.layout is torch.strided and tensor.numel():
-                self.written = self.written or self._places.get(tensor.data_ptr())
+                self.written = self.written or self._names.get(tensor.data_ptr())
         return function(*args, **kwargs)
 
 
 def _check_weights(module: nn.Module, start: dict[str, Tensor], watch: Watch) -> None:
     for name, parameter in module.named_parameters():
-        if watch.written == name or not _equal(parameter.detach(), start[name]):
+        replaced = parameter.numel() and watch.places[name] != parameter.data_ptr()
+        if replaced or watch.written == name or not _equal(parameter.detach(), start[name]):
             raise changes_its_weights(name)
 
 
 def _check_memory(
     module: nn.Module, objective: Objective, x: Tensor, y: Tensor, start: dict[str, Tensor]
 ) -> None:
-    """Refuse a model that gives other numbers for the same batch when it is called again."""
-    found = []
-    seen = []
-    for _ in range(3):
-        _load(module, start)
+    """Refuse a model that gives other numbers for a batch, depending on what it was called with.
+
+    One copy sees the batch at once, and twice more; another sees other samples first.
+    """
+
+    def called(tried: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+        _load(tried, start)
         with private_randomness(SEED):
-            found.append(_backward(module, objective, x, y))
-        seen.append(_attributes(module))
+            return _backward(tried, objective, x, y)
+
+    first, second = duplicate(module), duplicate(module)
+    found = [called(first, x, y), called(first, x, y)]
+    seen = _attributes(first)
+    found.append(called(first, x, y))
+    called(second, x.flip(0) * 0.5 if x.is_floating_point() else x.flip(0), y.flip(0))
+    found.append(called(second, x, y))
     for slopes in found[1:]:
         if not all(_near(a, b, CLOSE) for a, b in zip(found[0], slopes, strict=True)):
             raise FednagError(
@@ -218,28 +256,28 @@ def _check_memory(
                 "it remembers something that is neither parameter nor buffer: make it a buffer "
                 "(register_buffer), or leave it out"
             )
-    for name, value in seen[1].items():
-        if seen[2].get(name) != value:
+    later = _attributes(first)
+    for name, value in seen.items():
+        if later.get(name) != value:
             raise FednagError(
                 f"model: every call changes its attribute {name!r}, which does not travel with the "
                 "weights; make it a buffer (register_buffer), or leave it out"
             )
 
 
-def _is_mean(
-    module: nn.Module, objective: Objective, x: Tensor, y: Tensor, start: dict[str, Tensor]
-) -> bool:
+def _is_mean(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> bool:
     """Whether the loss of a batch is the mean of its samples' values, each with its share."""
     if objective.values is None:
         return False
-    _load(module, start)
     with private_randomness(SEED), torch.no_grad():
         output = module(x.clone())
         try:
-            values = objective.values(output, y)
+            with private_randomness(SEED):
+                values = objective.values(output, y.clone())
             if not isinstance(values, Tensor) or values.shape != (len(y),):
                 return False
-            whole = objective.batch(output, y).double()
+            with private_randomness(SEED):
+                whole = objective.batch(output, y.clone()).double()
         except Exception:  # whatever a loss raises when it is not to reduce
             return False
     shares = torch.ones(len(y)) if objective.shares is None else objective.shares(y)
@@ -252,18 +290,18 @@ def _mixes(
     values: Callable[[Any, Tensor], Tensor],
     x: Tensor,
     y: Tensor,
-    start: dict[str, Tensor],
     random_too: bool,
 ) -> bool:
     """Whether a sample's value depends on the samples beside it, or on how many there are."""
     half = len(x) // 2
     if not half:
         return False
+    start = {name: value.detach().clone() for name, value in _tensors(module)}
 
     def of(samples: Tensor, targets: Tensor) -> Tensor:
         _load(module, start)
         with private_randomness(SEED), torch.no_grad():
-            return values(module(samples.clone()), targets)
+            return values(module(samples.clone()), targets.clone())
 
     try:
         whole = of(x, y)
@@ -285,14 +323,13 @@ def _swapped(y: Tensor, half: int) -> Tensor:
 
 
 def _in_double(
-    module: nn.Module, objective: Objective, x: Tensor, y: Tensor, start: dict[str, Tensor]
+    module: nn.Module, objective: Objective, x: Tensor, y: Tensor
 ) -> tuple[nn.Module, Objective] | None:
     """Model and loss in double precision, if they compute in it."""
-    _load(module, start)
     try:
         double, wide = duplicate(module).double(), objective.to(x.device, torch.float64)
         with private_randomness(SEED):
-            slopes = _backward(double, wide, _widened(x), _widened(y))
+            slopes = _backward(duplicate(double), wide, _widened(x), _widened(y))
     except Exception:  # its forward pass insists on a type
         return None
     return (double, wide) if all(s.dtype == torch.float64 for s in slopes) else None
@@ -305,7 +342,7 @@ def _widened(values: Tensor) -> Tensor:
 def _backward(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> list[Tensor]:
     module.zero_grad(set_to_none=True)
     with torch.enable_grad():
-        value = objective.batch(module(x.clone()), y)
+        value = objective.batch(module(x.clone()), y.clone())
         if value.requires_grad:
             value.backward()  # type: ignore[no-untyped-call]
     return [
@@ -329,8 +366,6 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     """The plain numbers and sizes of containers that parts of a module hold."""
     found: dict[str, Any] = {}
     for prefix, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):
-            continue
         for name, value in vars(part).items():
             where = f"{prefix}.{name}".lstrip(".")
             if isinstance(value, bool | int | float | str | None):
@@ -338,17 +373,6 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
             elif isinstance(value, list | dict | set) and not name.startswith("_"):
                 found[where] = len(value)
     return found
-
-
-def _restore(module: nn.Module, attributes: dict[str, Any]) -> None:
-    for prefix, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):
-            continue
-        for name, value in list(vars(part).items()):
-            where = f"{prefix}.{name}".lstrip(".")
-            kept = attributes.get(where)
-            if isinstance(value, bool | int | float | str) and type(kept) is type(value):
-                vars(part)[name] = kept
 
 
 def _drawn() -> tuple[Any, ...]:

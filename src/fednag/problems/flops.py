@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import cache
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fednag.problems import models
+from fednag.problems.plain import duplicate, private_randomness
 
 # (shape of a sample, outputs) of the data sets that are named
 SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
@@ -30,14 +30,23 @@ def training_flops(module: nn.Module, x: Tensor) -> float | None:
     Those of convolutions and matrix products: in any model worth timing the rest is small. A
     multiplication and an addition count as two.
     """
-    module = copy.deepcopy(module)
     counter = Counter()
     try:
-        with torch.random.fork_rng(devices=[]), counter:
-            module(x).sum().backward()
+        module = duplicate(module)
+        with private_randomness(), counter:
+            for part in _tensors(module(x.clone())):
+                part.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
     except Exception:
         return None  # whatever a user's model raises; it may still train
     return counter.flops / len(x) or None
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """What can be differentiated of a model's output."""
+    if isinstance(output, Tensor):
+        return [output] if output.requires_grad else []
+    parts = list(output.values()) if isinstance(output, dict) else list(output)
+    return _tensors(parts[0]) if parts else []
 
 
 class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -70,4 +79,4 @@ def named_flops(model: str, data: str, hidden: tuple[int, ...] | None = None) ->
         return None
     shape, outputs = SHAPES[data]
     module = models.build(model, shape, outputs, 0, hidden).to("meta")
-    return training_flops(module, torch.zeros(1, *shape, device="meta"))
+    return training_flops(module, torch.zeros(2, *shape, device="meta"))

@@ -63,6 +63,7 @@ class Problem:
         standardise: bool = False,
         batch_norm: Statistics = "averaged",
         known: bool = False,
+        recorded: bool = True,
     ) -> None:
         dataset.check()
         self.dataset = dataset
@@ -73,12 +74,9 @@ class Problem:
         self.x, self.test_x = self._samples(dataset.x), self._samples(dataset.test_x)
         check_parameters(module)
         objective = resolve(loss)
-        samples = torch.arange(min(SAMPLES, len(self.x))) * max(len(self.x) // SAMPLES, 1)
-        x = self.features(self.x[samples.to(self.device)])
-        y = self._targets(dataset.y)[samples.to(self.device)]
-        self._try_out(module, objective, x, y)
+        x, y = self._tried(module, objective)
         if not known:
-            check_copy(module, objective, x.cpu(), y.cpu())
+            check_copy(module, objective.to(self.device, dtype), x, y, dtype)
         self.module = duplicate(module).to(self.device, dtype)
         training_mode(self.module)
         if batch_norm == "frozen":
@@ -88,6 +86,8 @@ class Problem:
         self.objective = objective.to(self.device, dtype)
         facts = known_facts(self.module) if known else self._examined(x, y)
         self._settle(facts)
+        if not recorded:
+            self.use_plain_loop("engine.recorded is false")
 
     def _settle(self, facts: Facts) -> None:
         """All that depends on what was found out about the model."""
@@ -102,10 +102,16 @@ class Problem:
         self.shares = self._shares(self.y)
         settled = self.module, self.layout, self.buffers, self.objective
         self.plain = Plain(*settled)
-        self.differentiable = Differentiable(*settled)
+        # Calling a module may leave things on it: the one that copies are made of is not called.
+        self.differentiable = Differentiable(duplicate(self.module), *settled[1:])
         self._settled = duplicate(self.module).eval()
         self._twin: Problem | None = None
         self.gradients, self.judgements = Gradients(self), Judgements(self)
+
+    def use_plain_loop(self, why: str) -> None:
+        """Train and evaluate with the user's own module alone."""
+        self.gradients.plain = self.gradients.plain or why
+        self.judgements.plain = self.judgements.plain or why
 
     def check_again(self) -> None:
         """Have every recording compared with the module when it is next used."""
@@ -224,6 +230,21 @@ class Problem:
         found = self.objective.shares(y)
         return None if bool((found == 1).all()) else found
 
+    def _tried(self, module: nn.Module, objective: Objective) -> tuple[Tensor, Tensor]:
+        """Some samples that the model takes: as many as it takes at a time."""
+        failed: FednagError | None = None
+        for count in (SAMPLES, 2, 1):
+            held = min(count, len(self.x))
+            places = (torch.arange(held) * max(len(self.x) // held, 1)).to(self.device)
+            x, y = self.features(self.x[places]), self._targets(self.dataset.y[places.cpu()])
+            try:
+                self._try_out(module, objective, x, y)
+                return x, y
+            except FednagError as error:
+                failed = failed or error
+        assert failed is not None
+        raise failed
+
     def _examined(self, x: Tensor, y: Tensor) -> Facts:
         with private_randomness():
             return examine(self.module, self.objective, x, y)
@@ -233,9 +254,9 @@ class Problem:
         tried = duplicate(module).to(self.device, self.dtype)
         objective = objective.to(self.device, self.dtype)
         try:
-            with torch.no_grad(), private_randomness(0):
+            with torch.enable_grad(), private_randomness(0):
                 output = tried(x.clone())
-                found = objective.given(output, y)
+                found = objective.given(output, y.clone())
         except Exception as error:
             raise FednagError(
                 f"model: it cannot take samples of shape {self.dataset.shape} with this loss "

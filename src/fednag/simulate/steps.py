@@ -17,6 +17,7 @@ from fednag.problems.checks import (
     Function,
     Given,
     MisrecordedError,
+    moved,
     noisy,
     other_index,
     plainly,
@@ -188,7 +189,10 @@ class RecordedStep:
             index, x, y = selected(index, x, y)
             return (index, widened(weight), widened(b), x, y, *(widened(v) for v in flat))
 
-        function = Function("step", of, made_up, expected, wide, before)
+        def elsewhere(given: Given) -> Given:
+            return (*given[:5], *(moved(vector) for vector in given[5:]))
+
+        function = Function("step", of, made_up, elsewhere, expected, wide, before)
         return Checked(self.problem, function), results
 
 
