@@ -44,7 +44,18 @@ class Split(Section):
 
 
 class Model(Section):
-    name: Literal["linear", "logistic", "mlp", "cnn", "vgg16", "vgg16-gn", "custom"] = "cnn"
+    name: Literal[
+        "linear",
+        "logistic",
+        "mlp",
+        "cnn",
+        "vgg16",
+        "vgg16-gn",
+        "vgg16-bn",
+        "resnet20",
+        "resnet18-gn",
+        "custom",
+    ] = "cnn"
     hidden: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] | None = Field(None, strict=False)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -31,6 +32,8 @@ def training_flops(module: nn.Module, x: Tensor) -> float | None:
     multiplication and an addition count as two.
     """
     module = copy.deepcopy(module)
+    if len(x) == 1 and any(isinstance(part, _BatchNorm) for part in module.modules()):
+        x = x.expand(2, *x.shape[1:])  # one sample alone may leave nothing to normalise over
     counter = Counter()
     try:
         with torch.random.fork_rng(devices=[]), counter:
