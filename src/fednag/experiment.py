@@ -58,6 +58,8 @@ class Builder:
         algorithm = algorithm or build_algorithm(experiment.algorithm)
         device = resolve_device(experiment.engine.device)
         dataset = self._dataset(experiment)
+        if self.parts.dataset is not None and dataset.owners is not None:
+            check_owned(experiment.split)
         deal = self._once(
             ["split", experiment.split, experiment.data, experiment.seed],
             lambda: split(dataset, experiment.split, experiment.seed),
@@ -238,6 +240,15 @@ def split(dataset: Dataset, section: Split, seed: int) -> Partition:
             )
         return partition.natural(dataset.owners.numpy(), section.workers, seed)
     return partition.iid(len(labels), workers, seed)
+
+
+def check_owned(section: Split) -> None:
+    """Refuse owners, given from Python, that a split would pass over."""
+    if section.kind != "natural":
+        raise FednagError(
+            f"owners: they say who trains only with split.kind = 'natural', and that is "
+            f"{section.kind!r}; give split={{'kind': 'natural'}}, or leave owners out"
+        )
 
 
 def resolve_device(name: str) -> str:

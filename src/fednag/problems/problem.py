@@ -18,6 +18,8 @@ from fednag.problems.losses import Loss, resolve
 from fednag.problems.tracing import Traced
 from fednag.vectors import Layout, Vector, ravel
 
+ROUNDING = 1e-12  # deviations this small, relative to the numbers, are rounding in float64
+
 
 @dataclass(frozen=True)
 class Standardise:
@@ -28,10 +30,17 @@ class Standardise:
 
     @classmethod
     def fit(cls, x: Tensor) -> Standardise:
+        """What to take off and divide by; a feature that is always the same is only centred."""
         over = (0, 2, 3) if x.dim() == 4 else (0,)
         values = x.double()
-        deviation = values.std(over, keepdim=True)
-        return cls(values.mean(over, keepdim=True)[0], deviation.clamp_min(1e-12)[0])
+        mean = values.mean(over, keepdim=True)
+        alone = values.numel() == mean.numel()  # one value each: nothing to estimate from
+        deviation = values.std(over, correction=0 if alone else 1, keepdim=True)
+        # A constant's deviation is the rounding of its mean: divided by it, a test sample that
+        # differs at all would be huge.
+        nil = deviation <= ROUNDING * values.abs().amax(over, keepdim=True)
+        deviation = deviation.clamp_min(1e-12).masked_fill(nil, 1.0)
+        return cls(mean[0], deviation[0])
 
 
 class Problem:
