@@ -7,10 +7,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fednag.algorithm import Algorithm
-from fednag.arguments import Method, dataset, describe_parts, labelled, table_of, with_short
+from fednag.arguments import Data, Method, dataset, describe_parts, labelled, table_of, with_short
 from fednag.config import (
     CUSTOM,
     Experiment,
@@ -25,7 +25,7 @@ from fednag.execute import Execution, Listener, stem
 from fednag.experiment import Builder, Parts
 from fednag.interrupts import Watch
 from fednag.memory import tidied
-from fednag.problems.dataset import Dataset
+from fednag.problems.given import Values
 from fednag.problems.losses import Loss
 from fednag.progress import progress
 from fednag.records import RunFolder
@@ -40,9 +40,10 @@ Started = Callable[[str, Experiment, int], Listener | None]
 def run(
     algorithm: Method = "fednag",
     *,
-    data: str | tuple[Tensor, Tensor] | Dataset | Mapping[str, Any] = "digits",
-    test: tuple[Tensor, Tensor] | None = None,
-    owners: Tensor | None = None,
+    data: Data = "digits",
+    test: tuple[Values, Values] | None = None,
+    owners: Values | None = None,
+    task: str | None = None,
     model: str | nn.Module | Mapping[str, Any] = "cnn",
     loss: str | Loss | None = None,
     workers: int | None = None,
@@ -58,9 +59,10 @@ def run(
 ) -> Run:
     """Train one model with one method.
 
-    ``data`` is a data set's name, a .csv or .npz file, or your own ``(x, y)`` tensors; ``model`` a
-    name or your own module, whose current weights are the starting point. Integer ``y`` are
-    classes, floating ``y`` regression targets. Other sections of a file are mappings, e.g.
+    ``data`` is a data set's name, a .csv or .npz file, or your own ``(x, y)``; ``model`` a name or
+    your own module, whose current weights are the starting point. Whole numbers ``y`` are classes,
+    others regression targets, unless ``task`` says ``"classification"`` or ``"regression"``, or the
+    loss is one of regression, such as ``nn.MSELoss()``. Other sections of a file are mappings, e.g.
     ``split={"kind": "dirichlet", "alpha": 0.5}``; ``workers``, ``tau``, ``iterations`` and
     ``batch`` are short for their fields. With ``out`` the run's folder is written there; with
     ``resume`` too, the same run is looked for there first, and goes on where it was last saved.
@@ -71,7 +73,7 @@ def run(
     >>> result.records[-1].iteration
     20
     """
-    parts, raw = describe_parts(data, test, owners, model, loss, sections)
+    parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     raw = with_short(raw, workers, tau, iterations, batch) | {"seed": seed, "name": name}
     return _runs([algorithm], [seed], raw, parts, out, resume, quiet)[0]
 
@@ -79,9 +81,10 @@ def run(
 def compare(
     algorithms: Sequence[Method] = ("fednag", "fedavg", "fedmom"),
     *,
-    data: str | tuple[Tensor, Tensor] | Dataset | Mapping[str, Any] = "digits",
-    test: tuple[Tensor, Tensor] | None = None,
-    owners: Tensor | None = None,
+    data: Data = "digits",
+    test: tuple[Values, Values] | None = None,
+    owners: Values | None = None,
+    task: str | None = None,
     model: str | nn.Module | Mapping[str, Any] = "cnn",
     loss: str | Loss | None = None,
     workers: int | None = None,
@@ -108,7 +111,7 @@ def compare(
     >>> result["fednag"].records[-1].loss < result["fedavg"].records[-1].loss
     True
     """
-    parts, raw = describe_parts(data, test, owners, model, loss, sections)
+    parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
     return Comparison(_runs(algorithms, seeds, raw, parts, out, resume, quiet))
 
@@ -213,9 +216,10 @@ def sweep(
     axes: Mapping[str, Sequence[Any]],
     algorithm: Method = "fednag",
     *,
-    data: str | tuple[Tensor, Tensor] | Dataset | Mapping[str, Any] = "digits",
-    test: tuple[Tensor, Tensor] | None = None,
-    owners: Tensor | None = None,
+    data: Data = "digits",
+    test: tuple[Values, Values] | None = None,
+    owners: Values | None = None,
+    task: str | None = None,
     model: str | nn.Module | Mapping[str, Any] = "cnn",
     loss: str | Loss | None = None,
     workers: int | None = None,
@@ -240,7 +244,7 @@ def sweep(
     >>> [run.label for run in result.runs]
     ['momentum=0.0', 'momentum=0.9']
     """
-    parts, raw = describe_parts(data, test, owners, model, loss, sections)
+    parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
     raw["algorithm"] = table_of(algorithm)
     return Comparison(_shown(grid(raw, axes, seeds, "sweep"), parts, out, resume, quiet))

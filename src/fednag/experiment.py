@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from fednag.config.sections import Data, Split
 from fednag.errors import FednagError
 from fednag.problems import data, models, partition, tables
 from fednag.problems.dataset import Dataset
+from fednag.problems.given import is_for_numbers, is_integer
 from fednag.problems.losses import Loss
 from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
@@ -134,7 +136,7 @@ class Builder:
         if self.parts.dataset is not None:
             return self.parts.dataset
         parts = ["data", experiment.data, experiment.seed]
-        return self._once(parts, lambda: load(experiment))
+        return self._once(parts, lambda: load(experiment, self.parts.loss))
 
     def problem(self, experiment: Experiment, dataset: Dataset, device: str) -> Problem:
         """The experiment's model and loss on a data set."""
@@ -142,6 +144,7 @@ class Builder:
         def make() -> Problem:
             model = experiment.model
             module, loss = self.parts.module, self.parts.loss
+            own = module is not None
             if module is None:
                 if model.name == CUSTOM:
                     raise FednagError(
@@ -153,14 +156,27 @@ class Builder:
                 )
             if loss is None:
                 loss = "mse" if dataset.classes is None else models.loss_of(model.name)
-            return Problem(
-                dataset,
-                module,
-                loss,
+                if dataset.classes is None and not dataset.y.is_floating_point():
+                    raise FednagError(
+                        f"data: y holds integers of shape {tuple(dataset.y.shape)}, and no loss is "
+                        "known for them; give loss, or task='regression' if they are numbers"
+                    )
+            given = partial(
+                Problem,
+                module=module,
+                loss=loss,
                 device=device,
                 dtype=getattr(torch, experiment.engine.dtype),
                 standardise=experiment.data.standardise,
             )
+            if not is_integer(dataset.x):
+                return given(dataset)
+            if own:
+                return of_integers(given, dataset, experiment.data.standardise)
+            if experiment.data.name == "file":  # in the precision that all numbers of files have
+                x, test_x = dataset.x.float(), dataset.test_x.float()
+                return given(replace(dataset, x=x, test_x=test_x))
+            return given(dataset)
 
         return self._once(["problem", *self._parts(experiment, device)], make)
 
@@ -179,8 +195,30 @@ class Builder:
         return made
 
 
-def load(experiment: Experiment) -> Dataset:
-    """The data set a file names."""
+def of_integers(given: Callable[..., Problem], dataset: Dataset, standardise: bool) -> Problem:
+    """The problem of a user's own model that is given integers as they are."""
+    if standardise:
+        raise FednagError(
+            "data.standardise: x holds integers, which a model of your own is given as they are; "
+            "leave it out, or give x as floating numbers"
+        )
+    try:
+        return given(dataset, integer_inputs=True)
+    except FednagError:
+        try:
+            given(dataset)
+        except FednagError:
+            pass  # so it is not the integers; the first finding stands
+        else:
+            raise FednagError(
+                "model: it fails on x, which holds integers, and works on floating numbers; give "
+                "x.float(), or save x as floating numbers in the file"
+            ) from None
+        raise
+
+
+def load(experiment: Experiment, loss: str | Loss | None = None) -> Dataset:
+    """The data set a file names; a loss from Python decides whether whole numbers are classes."""
     section: Data = experiment.data
     if section.name == CUSTOM:
         raise FednagError("data.name: the data of this run were Python tensors; run it from Python")
@@ -195,6 +233,8 @@ def load(experiment: Experiment) -> Dataset:
                 test,
                 share,
                 experiment.seed,
+                section.task,
+                None if loss is None else "numbers" if is_for_numbers(loss) else "integers",
             )
         )
     options: dict[str, Any] = {}
@@ -293,7 +333,8 @@ def warnings(experiment: Experiment, dataset: Dataset) -> list[str]:
             f"tau {experiment.training.tau} is above the {experiment.training.iterations} "
             "iterations: there is one, shorter round"
         )
-    if experiment.data.name == "file" and not experiment.data.standardise:
+    looked_up = experiment.model.name == CUSTOM and is_integer(dataset.x)
+    if experiment.data.name == "file" and not experiment.data.standardise and not looked_up:
         spread = float(dataset.x.flatten(1).double().mul(dataset.scale).std(0, correction=0).max())
         if spread > WIDE:
             notes.append(

@@ -27,6 +27,7 @@ class Data(Section):
     owner: str | None = Field(None, min_length=1)
     test_path: str | None = Field(None, min_length=1)
     test_share: float | None = Field(None, ge=0, lt=1)
+    task: Literal["classification", "regression"] | None = None
     standardise: bool = False
     alpha: float | None = Field(None, ge=0)
     beta: float | None = Field(None, ge=0)
@@ -99,7 +100,7 @@ class Clock(Section):
     digest: str | None = None  # of the fleet, filled in when a run begins
 
 
-OF_FILES = ("path", "target", "owner", "test_path", "test_share")
+OF_FILES = ("path", "target", "owner", "test_path", "test_share", "task")
 
 # Options that mean something only for one choice of another: given elsewhere, they are a mistake.
 ONLY_WITH = {

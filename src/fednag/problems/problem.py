@@ -55,10 +55,12 @@ class Problem:
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
         standardise: bool = False,
+        integer_inputs: bool = False,
     ) -> None:
         dataset.check()
         self.dataset = dataset
         self.device, self.dtype = torch.device(device), dtype
+        self._integer_inputs = integer_inputs
         self.module = copy.deepcopy(module).to(self.device, dtype).train()
         self.layout = Layout.of(self.module)
         if not self.layout.names:
@@ -80,7 +82,9 @@ class Problem:
         self._try_out()
 
     def features(self, x: Tensor) -> Tensor:
-        """Raw samples as the model sees them."""
+        """Raw samples as the model sees them; integers stay so if it is to look them up."""
+        if self._integer_inputs:
+            return x.long()
         if self._scaling is not None:
             mean, inverse = self._scaling
             return (x.to(self.dtype) - mean).mul_(inverse)
