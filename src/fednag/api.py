@@ -7,10 +7,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from fednag.algorithm import Algorithm
-from fednag.arguments import Data, Method, dataset, describe_parts, labelled, table_of, with_short
+from fednag.arguments import (
+    Data,
+    Method,
+    Model,
+    dataset,
+    describe_parts,
+    labelled,
+    table_of,
+    with_short,
+)
 from fednag.config import (
     CUSTOM,
     Experiment,
@@ -44,7 +51,7 @@ def run(
     test: tuple[Values, Values] | None = None,
     owners: Values | None = None,
     task: str | None = None,
-    model: str | nn.Module | Mapping[str, Any] = "cnn",
+    model: Model = "cnn",
     loss: str | Loss | None = None,
     workers: int | None = None,
     tau: int | None = None,
@@ -60,7 +67,8 @@ def run(
     """Train one model with one method.
 
     ``data`` is a data set's name, a .csv or .npz file, or your own ``(x, y)``; ``model`` a name or
-    your own module, whose current weights are the starting point. Whole numbers ``y`` are classes,
+    your own module, whose current weights are the starting point, or a function that makes one for
+    the seed it is given, with torch's random numbers seeded by it. Whole numbers ``y`` are classes,
     others regression targets, unless ``task`` says ``"classification"`` or ``"regression"``, or the
     loss is one of regression, such as ``nn.MSELoss()``. Other sections of a file are mappings, e.g.
     ``split={"kind": "dirichlet", "alpha": 0.5}``; ``workers``, ``tau``, ``iterations`` and
@@ -85,7 +93,7 @@ def compare(
     test: tuple[Values, Values] | None = None,
     owners: Values | None = None,
     task: str | None = None,
-    model: str | nn.Module | Mapping[str, Any] = "cnn",
+    model: Model = "cnn",
     loss: str | Loss | None = None,
     workers: int | None = None,
     tau: int | None = None,
@@ -100,9 +108,11 @@ def compare(
 ) -> Comparison:
     """Train the same model with several methods: same data, split, batches and first weights.
 
-    Takes what ``run`` takes, with several ``algorithms`` and ``seeds``. A method that diverges is
-    marked so, and the others go on. ``print`` the result for a ranked table; in a notebook it
-    draws itself.
+    Takes what ``run`` takes, with several ``algorithms`` and ``seeds``. A module of your own starts
+    every seed from its one set of weights; a function that makes one gives each its own.
+
+    A method that diverges is marked so, and the others go on. ``print`` the result for a ranked
+    table; in a notebook it draws itself.
 
     >>> import fednag
     >>> result = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=20)
@@ -110,8 +120,17 @@ def compare(
     <Comparison of fednag, fedavg>
     >>> result["fednag"].records[-1].loss < result["fedavg"].records[-1].loss
     True
+
+    >>> from torch import nn
+    >>> def net(seed):
+    ...     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    >>> seeds = fednag.compare(["fednag"], model=net, seeds=[0, 1], tau=5, iterations=5)
+    >>> first, second = (run.records[0].loss for run in seeds.runs)
+    >>> first != second
+    True
     """
     parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
+    parts.several_seeds = len(set(seeds)) > 1
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
     return Comparison(_runs(algorithms, seeds, raw, parts, out, resume, quiet))
 
@@ -220,7 +239,7 @@ def sweep(
     test: tuple[Values, Values] | None = None,
     owners: Values | None = None,
     task: str | None = None,
-    model: str | nn.Module | Mapping[str, Any] = "cnn",
+    model: Model = "cnn",
     loss: str | Loss | None = None,
     workers: int | None = None,
     tau: int | None = None,
@@ -245,6 +264,7 @@ def sweep(
     ['momentum=0.0', 'momentum=0.9']
     """
     parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
+    parts.several_seeds = len(set(seeds)) > 1
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
     raw["algorithm"] = table_of(algorithm)
     return Comparison(_shown(grid(raw, axes, seeds, "sweep"), parts, out, resume, quiet))

@@ -15,12 +15,16 @@ from fednag.config.sentences import nearest
 from fednag.errors import FednagError
 from fednag.experiment import Parts
 from fednag.problems.dataset import Dataset
+from fednag.problems.factories import Factory
 from fednag.problems.given import Values, dataset_of, is_for_numbers, with_task
 from fednag.problems.losses import Loss
 from fednag.problems.tables import ENDINGS
 
 Data = str | tuple[Values, Values] | Dataset | Mapping[str, Any]
 """A data set's name or file, samples and targets, a data set, or a ``[data]`` table."""
+
+Model = str | nn.Module | Factory | Mapping[str, Any]
+"""A model's name, a module, a function that makes one for a seed, or a ``[model]`` table."""
 
 Method = Algorithm | str | Mapping[str, Any]
 """An algorithm: an object, a name, or an ``[algorithm]`` table."""
@@ -70,7 +74,7 @@ def describe_parts(
     test: tuple[Values, Values] | None,
     owners: Values | None,
     task: str | None,
-    model: str | nn.Module | Mapping[str, Any],
+    model: Model,
     loss: str | Loss | None,
     sections: Mapping[str, Any],
 ) -> tuple[Parts, dict[str, Any]]:
@@ -93,12 +97,14 @@ def describe_parts(
         raw["data"] = _data_table(data, task)
     else:
         raise FednagError("data: give a name, your own (x, y) tensors as a tuple, or a table")
-    if isinstance(model, nn.Module):
+    if isinstance(model, str | Mapping):
+        raw["model"] = {"name": model} if isinstance(model, str) else dict(model)
+    elif callable(model):  # an nn.Module is, too
         parts.module, raw["model"] = model, {"name": CUSTOM}
     else:
-        if not isinstance(model, str | Mapping):
-            raise FednagError("model: give a name, an nn.Module instance, or a table")
-        raw["model"] = {"name": model} if isinstance(model, str) else dict(model)
+        raise FednagError(
+            "model: give a name, an nn.Module, a function of the seed that makes one, or a table"
+        )
     return parts, raw
 
 

@@ -19,6 +19,7 @@ from fednag.config.sections import Data, Split
 from fednag.errors import FednagError
 from fednag.problems import data, models, partition, tables
 from fednag.problems.dataset import Dataset
+from fednag.problems.factories import Factory, made
 from fednag.problems.given import is_for_numbers, is_integer
 from fednag.problems.losses import Loss
 from fednag.problems.partition import Partition
@@ -37,8 +38,9 @@ class Parts:
     """Objects given from Python in place of a name in the file."""
 
     dataset: Dataset | None = None
-    module: nn.Module | None = None
+    module: nn.Module | Factory | None = None
     loss: str | Loss | None = None
+    several_seeds: bool = False  # whether runs of other seeds stand beside this one
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Builder:
 
     parts: Parts = field(default_factory=Parts)
     _made: dict[str, Any] = field(default_factory=dict)
+    _modules: dict[int, nn.Module] = field(default_factory=dict)  # a factory's, by seed
     _told: bool = False  # that a chunk was chosen by timing: once for all runs
 
     def plan(
@@ -92,6 +95,11 @@ class Builder:
             ),
         )
         notes = list(choice.notes)
+        if self.parts.several_seeds and isinstance(self.parts.module, nn.Module):
+            notes.append(
+                "model: all seeds start from the weights of this one module; give a function of "
+                "the seed for weights of their own, e.g. model=lambda seed: Net()"
+            )
         if len(choice.seconds) > 1 and not self._told:
             self._told = True
             notes.append(
@@ -143,7 +151,7 @@ class Builder:
 
         def make() -> Problem:
             model = experiment.model
-            module, loss = self.parts.module, self.parts.loss
+            module, loss = self._own_module(experiment.seed), self.parts.loss
             own = module is not None
             if module is None:
                 if model.name == CUSTOM:
@@ -179,6 +187,16 @@ class Builder:
             return given(dataset)
 
         return self._once(["problem", *self._parts(experiment, device)], make)
+
+    def _own_module(self, seed: int) -> nn.Module | None:
+        """The module given from Python, for this seed."""
+        given = self.parts.module
+        if given is None or isinstance(given, nn.Module):
+            return given
+        # Once a seed: methods that are compared start from the same weights, whatever it draws on.
+        if seed not in self._modules:
+            self._modules[seed] = made(given, seed)
+        return self._modules[seed]
 
     def _parts(self, experiment: Experiment, device: str) -> list[Any]:
         """What a problem is made of."""
