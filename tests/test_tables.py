@@ -105,6 +105,14 @@ def test_npz_of_images(tmp_path: Path) -> None:
         ("a,b,c\n1,,x\n,,x\n1,2,x\n", None, None, "2 rows lack .* first is line 2, .* 'b'"),
         ("a,b\n1,2\n\n\nNaN,2\n", None, None, "line 5, where column 'a' holds 'NaN'"),
         ("a,b\n1,2.5\n1,nan\n", None, None, "line 3, where column 'b' holds 'nan'"),
+        ("a,b\n1,2.5\n1,NA\n", None, None, "line 3, where column 'b' holds 'NA'; drop or fill"),
+        ("a,b\n1,7\n1, n/a \n", None, None, "one row .* line 3, where column 'b' holds 'n/a'"),
+        ("a,b\n1,2\n?,2\nnull,3\n", None, None, "2 rows .* line 3, where column 'a' holds '.'"),
+        ("a,b\n1,yes\n1,no\n1,NA\n", None, None, "line 4, .* 'NA'; .* or rename the class"),
+        ("a,b\n1,yes\n1,NONE\n", None, None, "line 3, where column 'b' holds 'NONE'"),
+        ("a,b\n1,yes\n1,-\n", None, None, "line 3, where column 'b' holds '-'"),
+        ("a,b\n1,yes\n1,nan\n", None, None, "line 3, where column 'b' holds 'nan'"),
+        ("a,b\n-NaN,1\n", None, None, "line 2, where column 'a' holds '-NaN'"),
         ("a,b\n1,2\n-inf,2\n", None, None, "column 'a' holds '-inf' in line 3"),
         ("a,b\n1,2\n1e99,2\n", None, None, "column 'a' holds '1e99' in line 3"),
         ("age,b\n1,2\n", "agee", None, "data.target: .* no column 'agee'; did you mean 'age'"),
@@ -121,8 +129,8 @@ def test_what_is_wrong_is_said(
 
 
 def test_words_that_look_like_numbers_are_classes(tmp_path: Path) -> None:
-    dataset = read_table(Source(write(tmp_path, "a,b\n1,nan\n2,inf\n3,pitta\n"), test_share=0.0))
-    assert (dataset.classes, dataset.y.tolist()) == (3, [1, 0, 2])
+    dataset = read_table(Source(write(tmp_path, "a,b\n1,1e3\n2,inf\n3,pitta\n"), test_share=0.0))
+    assert (dataset.classes, dataset.y.tolist()) == (3, [0, 1, 2])
 
 
 def test_words_as_classes_are_told(tmp_path: Path) -> None:
@@ -132,7 +140,8 @@ def test_words_as_classes_are_told(tmp_path: Path) -> None:
     assert dataset.notes == ["classes: 0 ill, 1 well"]
     assert read_table(Source(write(tmp_path, "a,b\n1,7\n2,3\n"), test_share=0.0)).notes == []
     table = {"name": "file", "path": str(write(tmp_path, CSV)), "owner": "hospital"}
-    done = run("fednag", data=table, model="logistic", workers=2, tau=1, iterations=1)
+    natural = {"kind": "natural"}
+    done = run("fednag", data=table, model="logistic", split=natural, tau=1, iterations=1)
     assert done.notes[0] == "classes: 0 ill, 1 well"
 
 

@@ -7,12 +7,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
-
 from fednag.algorithm import Algorithm
 from fednag.arguments import (
+    Data,
     Method,
     Metrics,
+    Model,
     dataset,
     describe_parts,
     labelled,
@@ -34,7 +34,7 @@ from fednag.execute import Execution, Listener, stem
 from fednag.experiment import Builder, Parts
 from fednag.interrupts import Watch
 from fednag.memory import tidied
-from fednag.problems.dataset import Dataset
+from fednag.problems.given import Values
 from fednag.problems.losses import Loss
 from fednag.progress import progress
 from fednag.records import RunFolder
@@ -49,10 +49,11 @@ Started = Callable[[str, Experiment, int], Listener | None]
 def run(
     algorithm: Method = "fednag",
     *,
-    data: str | tuple[Tensor, Tensor] | Dataset | Mapping[str, Any] = "digits",
-    test: tuple[Tensor, Tensor] | None = None,
-    owners: Tensor | None = None,
-    model: str | nn.Module | Mapping[str, Any] = "cnn",
+    data: Data = "digits",
+    test: tuple[Values, Values] | None = None,
+    owners: Values | None = None,
+    task: str | None = None,
+    model: Model = "cnn",
     loss: str | Loss | None = None,
     metrics: Metrics | None = None,
     workers: int | None = None,
@@ -68,9 +69,11 @@ def run(
 ) -> Run:
     """Train one model with one method.
 
-    ``data`` is a data set's name, a .csv or .npz file, or your own ``(x, y)`` tensors; ``model`` a
-    name or your own module, whose current weights are the starting point. Integer ``y`` are
-    classes, floating ``y`` regression targets. Other sections of a file are mappings, e.g.
+    ``data`` is a data set's name, a .csv or .npz file, or your own ``(x, y)``; ``model`` a name or
+    your own module, whose current weights are the starting point, or a function that makes one for
+    the seed it is given, with torch's random numbers seeded by it. Whole numbers ``y`` are classes,
+    others regression targets, unless ``task`` says ``"classification"`` or ``"regression"``, or the
+    loss is one of regression, such as ``nn.MSELoss()``. Other sections of a file are mappings, e.g.
     ``split={"kind": "dirichlet", "alpha": 0.5}``; ``workers``, ``tau``, ``iterations`` and
     ``batch`` are short for their fields. With ``out`` the run's folder is written there; with
     ``resume`` too, the same run is looked for there first, and goes on where it was last saved.
@@ -87,7 +90,7 @@ def run(
     >>> result.records[-1].iteration, sorted(result.records[-1].metrics)
     (20, ['f1', 'sure'])
     """
-    parts, raw = describe_parts(data, test, owners, model, loss, sections)
+    parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     with_metrics(parts, raw, metrics)
     raw = with_short(raw, workers, tau, iterations, batch) | {"seed": seed, "name": name}
     return _runs([algorithm], [seed], raw, parts, out, resume, quiet)[0]
@@ -96,10 +99,11 @@ def run(
 def compare(
     algorithms: Sequence[Method] = ("fednag", "fedavg", "fedmom"),
     *,
-    data: str | tuple[Tensor, Tensor] | Dataset | Mapping[str, Any] = "digits",
-    test: tuple[Tensor, Tensor] | None = None,
-    owners: Tensor | None = None,
-    model: str | nn.Module | Mapping[str, Any] = "cnn",
+    data: Data = "digits",
+    test: tuple[Values, Values] | None = None,
+    owners: Values | None = None,
+    task: str | None = None,
+    model: Model = "cnn",
     loss: str | Loss | None = None,
     metrics: Metrics | None = None,
     workers: int | None = None,
@@ -115,9 +119,11 @@ def compare(
 ) -> Comparison:
     """Train the same model with several methods: same data, split, batches and first weights.
 
-    Takes what ``run`` takes, with several ``algorithms`` and ``seeds``. A method that diverges is
-    marked so, and the others go on. ``print`` the result for a ranked table; in a notebook it
-    draws itself.
+    Takes what ``run`` takes, with several ``algorithms`` and ``seeds``. A module of your own starts
+    every seed from its one set of weights; a function that makes one gives each its own.
+
+    A method that diverges is marked so, and the others go on. ``print`` the result for a ranked
+    table; in a notebook it draws itself.
 
     >>> import fednag
     >>> result = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=20)
@@ -125,9 +131,18 @@ def compare(
     <Comparison of fednag, fedavg>
     >>> result["fednag"].records[-1].loss < result["fedavg"].records[-1].loss
     True
+
+    >>> from torch import nn
+    >>> def net(seed):
+    ...     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    >>> seeds = fednag.compare(["fednag"], model=net, seeds=[0, 1], tau=5, iterations=5)
+    >>> first, second = (run.records[0].loss for run in seeds.runs)
+    >>> first != second
+    True
     """
-    parts, raw = describe_parts(data, test, owners, model, loss, sections)
+    parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     with_metrics(parts, raw, metrics)
+    parts.several_seeds = len(set(seeds)) > 1
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
     return Comparison(_runs(algorithms, seeds, raw, parts, out, resume, quiet))
 
@@ -232,10 +247,11 @@ def sweep(
     axes: Mapping[str, Sequence[Any]],
     algorithm: Method = "fednag",
     *,
-    data: str | tuple[Tensor, Tensor] | Dataset | Mapping[str, Any] = "digits",
-    test: tuple[Tensor, Tensor] | None = None,
-    owners: Tensor | None = None,
-    model: str | nn.Module | Mapping[str, Any] = "cnn",
+    data: Data = "digits",
+    test: tuple[Values, Values] | None = None,
+    owners: Values | None = None,
+    task: str | None = None,
+    model: Model = "cnn",
     loss: str | Loss | None = None,
     metrics: Metrics | None = None,
     workers: int | None = None,
@@ -260,8 +276,9 @@ def sweep(
     >>> [run.label for run in result.runs]
     ['momentum=0.0', 'momentum=0.9']
     """
-    parts, raw = describe_parts(data, test, owners, model, loss, sections)
+    parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     with_metrics(parts, raw, metrics)
+    parts.several_seeds = len(set(seeds)) > 1
     raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
     raw["algorithm"] = table_of(algorithm)
     return Comparison(_shown(grid(raw, axes, seeds, "sweep"), parts, out, resume, quiet))

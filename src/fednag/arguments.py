@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fednag import contract
 from fednag.algorithm import Algorithm
@@ -17,13 +16,21 @@ from fednag.errors import FednagError
 from fednag.experiment import Parts
 from fednag.metrics import METRICS, TAKEN, Metric
 from fednag.problems.dataset import Dataset
+from fednag.problems.factories import Factory
+from fednag.problems.given import Values, dataset_of, is_for_numbers, with_task
 from fednag.problems.losses import Loss
 from fednag.problems.tables import ENDINGS
+
+Data = str | tuple[Values, Values] | Dataset | Mapping[str, Any]
+"""A data set's name or file, samples and targets, a data set, or a ``[data]`` table."""
+
+Model = str | nn.Module | Factory | Mapping[str, Any]
+"""A model's name, a module, a function that makes one for a seed, or a ``[model]`` table."""
 
 Method = Algorithm | str | Mapping[str, Any]
 """An algorithm: an object, a name, or an ``[algorithm]`` table."""
 
-Metrics = Mapping[str, Metric | Callable[[Tensor, Tensor], Any] | str] | Sequence[str]
+Metrics = Mapping[str, Metric | Callable[[Any, Any], Any] | str] | Sequence[str]
 """Metrics by name: functions of (outputs, targets), or names of those that there are."""
 
 
@@ -67,10 +74,11 @@ def table_of(method: Method) -> dict[str, Any]:
 
 
 def describe_parts(
-    data: str | tuple[Tensor, Tensor] | Dataset | Mapping[str, Any],
-    test: tuple[Tensor, Tensor] | None,
-    owners: Tensor | None,
-    model: str | nn.Module | Mapping[str, Any],
+    data: Data,
+    test: tuple[Values, Values] | None,
+    owners: Values | None,
+    task: str | None,
+    model: Model,
     loss: str | Loss | None,
     sections: Mapping[str, Any],
 ) -> tuple[Parts, dict[str, Any]]:
@@ -79,23 +87,28 @@ def describe_parts(
     for key, value in sections.items():
         _check_section(key, value)
     raw: dict[str, Any] = {key: dict(value) for key, value in sections.items()}
-    if isinstance(data, Dataset):
-        parts.dataset, raw["data"] = data, {"name": CUSTOM}
-    elif isinstance(data, tuple):
-        parts.dataset = dataset(*data, test=test, owners=owners)
+    if isinstance(data, tuple):
+        if len(data) != 2:
+            raise FednagError(f"data: give a pair (x, y), not {len(data)} parts")
+        told = task or ("regression" if is_for_numbers(loss) else None)
+        parts.dataset = dataset_of(CUSTOM, *data, test, owners, told)
         raw["data"] = {"name": CUSTOM}
+    elif test is not None or owners is not None:
+        raise FednagError("test, owners: they go with your own (x, y) data; leave them out")
+    elif isinstance(data, Dataset):
+        parts.dataset, raw["data"] = with_task(data, task, loss), {"name": CUSTOM}
+    elif isinstance(data, str | Mapping):
+        raw["data"] = _data_table(data, task)
     else:
-        if test is not None or owners is not None:
-            raise FednagError("test, owners: they go with your own (x, y) data; leave them out")
-        if not isinstance(data, str | Mapping):
-            raise FednagError("data: give a name, your own (x, y) tensors as a tuple, or a table")
-        raw["data"] = _data_table(data)
-    if isinstance(model, nn.Module):
+        raise FednagError("data: give a name, your own (x, y) tensors as a tuple, or a table")
+    if isinstance(model, str | Mapping):
+        raw["model"] = {"name": model} if isinstance(model, str) else dict(model)
+    elif callable(model):  # an nn.Module is, too
         parts.module, raw["model"] = model, {"name": CUSTOM}
     else:
-        if not isinstance(model, str | Mapping):
-            raise FednagError("model: give a name, an nn.Module instance, or a table")
-        raw["model"] = {"name": model} if isinstance(model, str) else dict(model)
+        raise FednagError(
+            "model: give a name, an nn.Module, a function of the seed that makes one, or a table"
+        )
     return parts, raw
 
 
@@ -141,11 +154,17 @@ def _metric(name: str, given: object) -> Metric:
     return Metric(given)
 
 
-def _data_table(data: str | Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(data, str):
-        is_file = data.endswith(ENDINGS)
-        return {"name": "file", "path": data} if is_file else {"name": data}
-    return dict(data)
+def _data_table(data: str | Mapping[str, Any], task: str | None) -> dict[str, Any]:
+    table = dict(data) if isinstance(data, Mapping) else {"name": data}
+    if isinstance(data, str) and data.endswith(ENDINGS):
+        table = {"name": "file", "path": data}
+    if task is None:
+        return table
+    if table.get("name") != "file":
+        raise FednagError("task: it goes with your own data, a file or (x, y); leave it out")
+    if table.get("task", task) != task:
+        raise FednagError("task: is given twice, also in data; leave one out")
+    return {**table, "task": task}
 
 
 def _check_section(key: str, value: object) -> None:
@@ -165,51 +184,36 @@ def _check_section(key: str, value: object) -> None:
         raise FednagError(
             f"{key}: a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"
         )
-    known = [*sections, "workers", "tau", "iterations", "batch", "test", "owners", "loss", "out"]
-    known += ["metrics", "seed", "seeds", "resume", "quiet"]
+    known = [*sections, "workers", "tau", "iterations", "batch", "test", "owners", "task", "loss"]
+    known += ["metrics", "out", "seed", "seeds", "resume", "quiet"]
     raise FednagError(f"{key}: no such argument{nearest(key, known)}")
 
 
 def dataset(
-    x: Tensor,
-    y: Tensor,
+    x: Values,
+    y: Values,
     *,
-    test: tuple[Tensor, Tensor] | None = None,
-    owners: Tensor | None = None,
+    test: tuple[Values, Values] | None = None,
+    owners: Values | None = None,
+    task: str | None = None,
     name: str = CUSTOM,
 ) -> Dataset:
-    """Your own tensors as a data set. Integer ``y`` are classes from 0, floating ``y`` numbers.
+    """Your own tensors, arrays or lists as a data set.
 
-    ``owners`` says who each training sample belongs to, for the natural split.
+    Integer ``y`` are classes from 0, floating ``y`` numbers, unless ``task`` says
+    ``"classification"`` or ``"regression"``. Bytes (uint8) in ``x`` are scaled to [0, 1]; other
+    integers reach a model of your own as they are. ``owners`` says who each training sample belongs
+    to, for the natural split.
 
     >>> import torch
     >>> import fednag
     >>> mine = fednag.dataset(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]))
     >>> mine.classes, mine.shape
     (3, (2,))
+    >>> fednag.dataset([[0.5], [1.5]], [20, 30], task="regression").y.tolist()
+    [20.0, 30.0]
     """
-    x, y = torch.as_tensor(x), torch.as_tensor(y)
-    test_x, test_y = test if test is not None else (x[:0], y[:0])
-    test_x, test_y = torch.as_tensor(test_x), torch.as_tensor(test_y)
-    for what, xs, ys in (("data", x, y), ("test", test_x, test_y)):
-        if len(xs) != len(ys):
-            raise FednagError(f"{what}: {len(xs)} samples but {len(ys)} targets; give one each")
-        if xs.shape[1:] != x.shape[1:]:
-            raise FednagError(f"test: samples must have the shape of the data's, {x.shape[1:]}")
-    if not len(x):
-        raise FednagError("data: it is empty; give at least one sample")
-    if owners is not None and len(owners) != len(x):
-        raise FednagError(f"owners: {len(owners)} for {len(x)} samples; give one each")
-    classes = None
-    if not y.is_floating_point():
-        y, test_y = y.long(), test_y.long()
-        if y.dim() != 1:
-            raise FednagError("data: integer targets are classes: give one a sample")
-        classes = 1 + max([int(y.max()), *([int(test_y.max())] if len(test_y) else [])])
-    kept = None if owners is None else torch.as_tensor(owners).long()
-    found = Dataset(name, x, y, test_x, test_y, classes, owners=kept)
-    found.check()
-    return found
+    return dataset_of(name, x, y, test, owners, task)
 
 
 def with_short(

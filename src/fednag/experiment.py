@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,8 @@ from fednag.errors import FednagError
 from fednag.metrics import METRICS, Metric, better_of, fitting
 from fednag.problems import data, models, partition, tables
 from fednag.problems.dataset import Dataset
+from fednag.problems.factories import Factory, made
+from fednag.problems.given import is_for_numbers, is_integer
 from fednag.problems.losses import Loss
 from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
@@ -37,10 +40,11 @@ class Parts:
     """Objects given from Python in place of a name in the file."""
 
     dataset: Dataset | None = None
-    module: nn.Module | None = None
+    module: nn.Module | Factory | None = None
     loss: str | Loss | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
     elsewhere: bool = False  # the data are with others, and a stand-in takes their place here
+    several_seeds: bool = False  # whether runs of other seeds stand beside this one
 
 
 @dataclass
@@ -49,6 +53,7 @@ class Builder:
 
     parts: Parts = field(default_factory=Parts)
     _made: dict[str, Any] = field(default_factory=dict)
+    _modules: dict[int, nn.Module] = field(default_factory=dict)  # a factory's, by seed
     _told: bool = False  # that a chunk was chosen by timing: once for all runs
 
     def plan(
@@ -67,6 +72,8 @@ class Builder:
             dataset.classes is not None,
             len(dataset.test_x) > 0 or self.parts.elsewhere,
         )
+        if self.parts.dataset is not None and dataset.owners is not None:
+            check_owned(experiment.split)
         deal = self._once(
             ["split", experiment.split, experiment.data, experiment.seed],
             lambda: split(dataset, experiment.split, experiment.seed),
@@ -97,6 +104,11 @@ class Builder:
             ),
         )
         notes = list(choice.notes)
+        if self.parts.several_seeds and isinstance(self.parts.module, nn.Module):
+            notes.append(
+                "model: all seeds start from the weights of this one module; give a function of "
+                "the seed for weights of their own, e.g. model=lambda seed: Net()"
+            )
         if len(choice.seconds) > 1 and not self._told:
             self._told = True
             notes.append(
@@ -144,14 +156,15 @@ class Builder:
         if self.parts.dataset is not None:
             return self.parts.dataset
         parts = ["data", experiment.data, experiment.seed]
-        return self._once(parts, lambda: load(experiment))
+        return self._once(parts, lambda: load(experiment, self.parts.loss))
 
     def problem(self, experiment: Experiment, dataset: Dataset, device: str) -> Problem:
         """The experiment's model and loss on a data set."""
 
         def make() -> Problem:
             model = experiment.model
-            module, loss = self.parts.module, self.parts.loss
+            module, loss = self._own_module(experiment.seed), self.parts.loss
+            own = module is not None
             if module is None:
                 if model.name == CUSTOM:
                     raise FednagError(
@@ -163,20 +176,44 @@ class Builder:
                 )
             if loss is None:
                 loss = "mse" if dataset.classes is None else models.loss_of(model.name)
+                if dataset.classes is None and not dataset.y.is_floating_point():
+                    raise FednagError(
+                        f"data: y holds integers of shape {tuple(dataset.y.shape)}, and no loss is "
+                        "known for them; give loss, or task='regression' if they are numbers"
+                    )
+            given = partial(
+                Problem,
+                module=module,
+                loss=loss,
+                device=device,
+                dtype=getattr(torch, experiment.engine.dtype),
+                standardise=experiment.data.standardise,
+                batch_norm=model.batch_norm,
+                known=self.parts.module is None and isinstance(loss, str),
+                recorded=experiment.engine.recorded,
+            )
             with one_thread():
-                return Problem(
-                    dataset,
-                    module,
-                    loss,
-                    device=device,
-                    dtype=getattr(torch, experiment.engine.dtype),
-                    standardise=experiment.data.standardise,
-                    batch_norm=model.batch_norm,
-                    known=self.parts.module is None,
-                    recorded=experiment.engine.recorded,
-                )
+                if not is_integer(dataset.x):
+                    return given(dataset)
+                if own:
+                    return of_integers(given, dataset, experiment.data.standardise)
+                # In the precision that all numbers of files have.
+                if experiment.data.name == "file":
+                    x, test_x = dataset.x.float(), dataset.test_x.float()
+                    return given(replace(dataset, x=x, test_x=test_x))
+                return given(dataset)
 
         return self._once(["problem", *self._parts(experiment, device)], make)
+
+    def _own_module(self, seed: int) -> nn.Module | None:
+        """The module given from Python, for this seed."""
+        given = self.parts.module
+        if given is None or isinstance(given, nn.Module):
+            return given
+        # Once a seed: methods that are compared start from the same weights, whatever it draws on.
+        if seed not in self._modules:
+            self._modules[seed] = made(given, seed)
+        return self._modules[seed]
 
     def _parts(self, experiment: Experiment, device: str) -> list[Any]:
         """What a problem is made of."""
@@ -194,8 +231,30 @@ class Builder:
         return made
 
 
-def load(experiment: Experiment) -> Dataset:
-    """The data set a file names."""
+def of_integers(given: Callable[..., Problem], dataset: Dataset, standardise: bool) -> Problem:
+    """The problem of a user's own model that is given integers as they are."""
+    if standardise:
+        raise FednagError(
+            "data.standardise: x holds integers, which a model of your own is given as they are; "
+            "leave it out, or give x as floating numbers"
+        )
+    try:
+        return given(dataset, integer_inputs=True)
+    except FednagError:
+        try:
+            given(dataset)
+        except FednagError:
+            pass  # so it is not the integers; the first finding stands
+        else:
+            raise FednagError(
+                "model: it fails on x, which holds integers, and works on floating numbers; give "
+                "x.float(), or save x as floating numbers in the file"
+            ) from None
+        raise
+
+
+def load(experiment: Experiment, loss: str | Loss | None = None) -> Dataset:
+    """The data set a file names; a loss from Python decides whether whole numbers are classes."""
     section: Data = experiment.data
     if section.name == CUSTOM:
         raise FednagError("data.name: the data of this run were Python tensors; run it from Python")
@@ -210,6 +269,8 @@ def load(experiment: Experiment) -> Dataset:
                 test,
                 share,
                 experiment.seed,
+                section.task,
+                None if loss is None else "numbers" if is_for_numbers(loss) else "integers",
             )
         )
     options: dict[str, Any] = {}
@@ -301,6 +362,15 @@ def split(dataset: Dataset, section: Split, seed: int) -> Partition:
     return partition.iid(len(labels), workers, seed)
 
 
+def check_owned(section: Split) -> None:
+    """Refuse owners, given from Python, that a split would pass over."""
+    if section.kind != "natural":
+        raise FednagError(
+            f"owners: they say who trains only with split.kind = 'natural', and that is "
+            f"{section.kind!r}; give split={{'kind': 'natural'}}, or leave owners out"
+        )
+
+
 def resolve_device(name: str) -> str:
     """A device torch can use; ``auto`` takes a GPU if there is one."""
     if name == "auto":
@@ -343,7 +413,8 @@ def warnings(experiment: Experiment, dataset: Dataset) -> list[str]:
             f"tau {experiment.training.tau} is above the {experiment.training.iterations} "
             "iterations: there is one, shorter round"
         )
-    if experiment.data.name == "file" and not experiment.data.standardise:
+    looked_up = experiment.model.name == CUSTOM and is_integer(dataset.x)
+    if experiment.data.name == "file" and not experiment.data.standardise and not looked_up:
         spread = float(dataset.x.flatten(1).double().mul(dataset.scale).std(0, correction=0).max())
         if spread > WIDE:
             notes.append(

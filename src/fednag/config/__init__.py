@@ -73,6 +73,12 @@ class Experiment(Section):
             )
         if self.data.test_path is not None and self.data.test_share is not None:
             raise ValueError("give data.test_path or data.test_share, not both")
+        if self.data.owner is not None and self.split.kind != "natural":
+            raise ValueError(
+                f"data.owner: says who trains only with split.kind = 'natural', and that is "
+                f"{self.split.kind!r}; change split.kind, or leave out data.owner and drop its "
+                "column from the file"
+            )
         if self.split.kind == "classes" and self.split.classes is None:
             raise ValueError("split.classes: is missing; say how many each worker holds")
         if self.split.kind == "dirichlet" and self.split.alpha is None:

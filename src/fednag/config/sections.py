@@ -28,6 +28,7 @@ class Data(Section):
     owner: str | None = Field(None, min_length=1)
     test_path: str | None = Field(None, min_length=1)
     test_share: float | None = Field(None, ge=0, lt=1)
+    task: Literal["classification", "regression"] | None = None
     standardise: bool = False
     alpha: float | None = Field(None, ge=0)
     beta: float | None = Field(None, ge=0)
@@ -45,7 +46,18 @@ class Split(Section):
 
 
 class Model(Section):
-    name: Literal["linear", "logistic", "mlp", "cnn", "vgg16", "vgg16-gn", "custom"] = "cnn"
+    name: Literal[
+        "linear",
+        "logistic",
+        "mlp",
+        "cnn",
+        "vgg16",
+        "vgg16-gn",
+        "vgg16-bn",
+        "resnet20",
+        "resnet18-gn",
+        "custom",
+    ] = "cnn"
     hidden: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] | None = Field(None, strict=False)
     batch_norm: Literal["averaged", "local", "frozen"] = "averaged"
 
@@ -98,7 +110,7 @@ class Clock(Section):
     digest: str | None = None  # of the fleet, filled in when a run begins
 
 
-OF_FILES = ("path", "target", "owner", "test_path", "test_share")
+OF_FILES = ("path", "target", "owner", "test_path", "test_share", "task")
 
 # Options that mean something only for one choice of another: given elsewhere, they are a mistake.
 ONLY_WITH = {

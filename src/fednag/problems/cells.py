@@ -9,6 +9,8 @@ import numpy as np
 
 from fednag.errors import FednagError
 
+# What programs write where there is nothing, whatever its case.
+MISSING = {"", "na", "n/a", "null", "none", "?", "-", "nan", "+nan", "-nan"}
 LARGEST = float(np.finfo(np.float32).max)  # features are kept in single precision
 
 
@@ -20,13 +22,12 @@ def check_cells(
     target: str,
 ) -> None:
     """Raise a sentence on cells that cannot be trained on; ``lines`` are those of the file."""
-    # A target's words are classes, unless they stand among numbers: nan is then a missing one.
-    words = any(text and not is_number(text) for text in table[target])
+    words = any(not is_missing(text) and not is_number(text) for text in table[target])
     empty: dict[int, str] = {}
     wrong: dict[int, str] = {}
     for name in (*features, target):
         for row, text in enumerate(table[name]):
-            if not text or (text.lower().lstrip("+-") == "nan" and not (words and name == target)):
+            if is_missing(text):
                 empty.setdefault(row, name)
             elif not (words and name == target) and not _is_finite(text):
                 wrong.setdefault(row, name)
@@ -43,10 +44,16 @@ def check_cells(
         said = f"{table[name][row]!r}" if table[name][row] else "nothing"
         lack = f"{len(empty)} rows lack a value" if len(empty) > 1 else "one row lacks a value"
         first = "the first is" if len(empty) > 1 else "it is"
+        # A class may bear such a name in earnest, and only its owner can tell.
+        rename = ", or rename the class if it is one" if words and name == target else ""
         raise FednagError(
             f"{path}: {lack}: {first} line {lines[row]}, where column {name!r} holds {said}; drop "
-            "or fill them"
+            f"or fill them{rename}"
         )
+
+
+def is_missing(text: str) -> bool:
+    return text.strip().lower() in MISSING
 
 
 def is_number(text: str) -> bool:

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from fednag.errors import FednagError
-from fednag.problems.plain import first_line, private_randomness
+from fednag.problems.plain import first_line
+from fednag.problems.randomness import private_randomness
 from fednag.problems.replay import in_python
 from fednag.problems.tracing import Recording, Traced
 from fednag.vectors import Vector

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fednag.errors import FednagError
@@ -14,24 +15,26 @@ class Dataset:
     """Samples and targets, in their compact form (images as uint8) until a batch needs them."""
 
     name: str
-    x: Tensor  # (n, *shape): uint8 or floating; images are (n, channels, height, width)
-    y: Tensor  # (n,) int64 classes, or floating targets for regression
+    x: Tensor  # (n, *shape): any numbers; images are (n, channels, height, width), perhaps uint8
+    y: Tensor  # (n,) int64 classes; floating numbers; or int64 of more dimensions
     test_x: Tensor
     test_y: Tensor
-    classes: int | None  # None for regression
+    classes: int | None  # None unless a sample has one class
     scale: float = 1.0  # x times this is what the model sees: 1/255 for 8-bit images
     owners: Tensor | None = None  # (n,) int64: who each training sample belongs to, where known
 
     words: tuple[str, ...] = ()  # class 0, 1, … as the file calls them, where it has words
+    remarks: tuple[str, ...] = ()  # how the data were taken, where they could be taken otherwise
+    guessed: bool = False  # integer targets of which nobody said whether they are classes
 
     @property
     def notes(self) -> list[str]:
-        """Which number is which class, where that is not plain."""
+        """Which number is which class, where that is not plain, and how the data were taken."""
         if not self.words:
-            return []
+            return list(self.remarks)
         named = ", ".join(f"{number} {word[:40]}" for number, word in enumerate(self.words[:20]))
         more = f", … {len(self.words)} in all" if len(self.words) > 20 else ""
-        return [f"classes: {named}{more}"]
+        return [f"classes: {named}{more}", *self.remarks]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -40,6 +43,11 @@ class Dataset:
 
     def check(self) -> None:
         """Raise a sentence on what no training can mend: numbers that are none, wrong labels."""
+        if len(self.test_x) and _kind(self.x) != _kind(self.test_x):
+            raise FednagError(
+                f"data: x holds {_kind(self.x)} and test x {_kind(self.test_x)}, which would be "
+                "scaled differently; give both as the same kind of numbers"
+            )
         parts = {"x": self.x, "y": self.y, "test x": self.test_x, "test y": self.test_y}
         for what, values in parts.items():
             wrong = None
@@ -53,3 +61,9 @@ class Dataset:
             if wrong is not None and bool(wrong.any()):
                 row = int(wrong.nonzero()[0])
                 raise FednagError(f"data: {what} has {why} in row {row}; mend it")
+
+
+def _kind(x: Tensor) -> str:
+    if x.is_floating_point():
+        return "floating numbers"
+    return "bytes" if x.dtype == torch.uint8 else "integers"

@@ -8,6 +8,7 @@ parameters, or that gives other numbers each time it is called.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednag.errors import FednagError
 from fednag.problems.losses import Objective
-from fednag.problems.plain import changes_its_weights, duplicate, private_randomness
+from fednag.problems.plain import changes_its_weights, duplicate
+from fednag.problems.randomness import private_randomness
 from fednag.problems.tracing import draws, writes
 
 SEED = 20_210  # of the draws a model makes while it is tried
@@ -123,6 +125,12 @@ def borrowed(module: nn.Module) -> Iterator[None]:
     held = [{name: dict(saved[name]) for name in inner if name in saved} for _, saved in parts]
     tensors = [(tensor, tensor.data, tensor.data.clone()) for _, tensor in _tensors(module)]
     slopes = [(parameter, parameter.grad) for parameter in module.parameters()]
+    boxes: list[tuple[Any, Any]] = [
+        (box, copy.copy(box))
+        for _, saved in parts
+        for name, box in saved.items()
+        if isinstance(box, list | dict | set) and name not in inner
+    ]
     try:
         yield
     finally:
@@ -132,6 +140,10 @@ def borrowed(module: nn.Module) -> Iterator[None]:
             for name, content in dicts.items():
                 vars(part)[name].clear()
                 vars(part)[name].update(content)
+        box: Any
+        for box, content in boxes:
+            box.clear()
+            box.extend(content) if isinstance(box, list) else box.update(content)
         for tensor, place, values in tensors:
             tensor.data = place
             place.copy_(values)
@@ -144,7 +156,7 @@ def _is_python(part: nn.Module) -> bool:
 
 
 def _slopes(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> list[Tensor]:
-    wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    module.zero_grad(set_to_none=True)
     with private_randomness(SEED), torch.enable_grad():
         value = objective.batch(module(x.clone()), y.clone())
         if not value.requires_grad:
@@ -152,12 +164,9 @@ def _slopes(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> li
                 "model: its loss does not depend on its parameters; give a model and a loss that "
                 "can be differentiated"
             )
-        slopes = iter(torch.autograd.grad(value, wanted, allow_unused=True))
+        value.backward()  # type: ignore[no-untyped-call]
     return [
-        torch.zeros_like(p)
-        if not p.requires_grad or (slope := next(slopes)) is None
-        else slope.to_dense()
-        for p in module.parameters()
+        torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in module.parameters()
     ]
 
 

@@ -1,23 +1,33 @@
-"""The models of the paper, for inputs of any size.
+"""The models of the paper, and residual networks, for inputs of any size.
 
-None has batch normalisation: its running statistics are not part of the weights that are averaged,
-and they mislead on workers whose data differ.
+Those of the paper have no batch normalisation: its running statistics mislead on workers whose data
+differ. Where a name ends in ``-gn``, group normalisation takes its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fednag.errors import FednagError
 
-NAMES = ("linear", "logistic", "mlp", "cnn", "vgg16", "vgg16-gn")
+OF_IMAGES = ("cnn", "vgg16", "vgg16-gn", "vgg16-bn", "resnet20", "resnet18-gn")
+NAMES = ("linear", "logistic", "mlp", *OF_IMAGES)
 
 VGG16_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+GROUPS = 32  # of channels that group normalisation takes together
+
+Normalise = Callable[[int], nn.Module]
+"""How many channels there are -> the layer that normalises them."""
+
+
+def by_group(channels: int) -> nn.Module:
+    return nn.GroupNorm(GROUPS, channels)
 
 
 class CNN(nn.Module):
@@ -48,34 +58,108 @@ class CNN(nn.Module):
 class VGG16(nn.Module):
     """VGG16's thirteen convolutions with one linear layer on top, as usual for 32x32 images.
 
-    ``groups`` > 0 puts group normalisation after each convolution. Pooling rounds up, so that
-    images smaller than 32x32 pass; weights start as He's initialisation, without which the plain
-    network does not learn.
+    ``normalise`` makes the layer after each convolution, if there is to be one. Pooling rounds up,
+    so that images smaller than 32x32 pass; weights start as He's initialisation, without which the
+    plain network does not learn.
     """
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, groups: int = 0) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], outputs: int, normalise: Normalise | None = None
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         channels = shape[0]
         for width, convolutions in VGG16_STAGES:
             for _ in range(convolutions):
                 layers.append(nn.Conv2d(channels, width, 3, padding=1))
-                if groups:
-                    layers.append(nn.GroupNorm(groups, width))
+                if normalise is not None:
+                    layers.append(normalise(width))
                 layers.append(nn.ReLU())
                 channels = width
             layers.append(nn.MaxPool2d(2, ceil_mode=True))
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
         self.head = nn.Linear(channels, outputs)
-        for layer in layers:
-            if isinstance(layer, nn.Conv2d):
-                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-                assert layer.bias is not None
-                nn.init.zeros_(layer.bias)
+        start_as_he(self)
 
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.head(self.features(x).flatten(1))
         return scores
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions whose result is added to what came in, as a basic block of He et al.
+
+    Where the width or the size changes, what came in is fitted to it: by a normalised 1x1
+    convolution if ``projects``, else by leaving out pixels and adding channels of zeros.
+    """
+
+    def __init__(
+        self, before: int, width: int, stride: int, normalise: Normalise, projects: bool
+    ) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, width, 3, stride, padding=1, bias=False)
+        self.first_norm = normalise(width)
+        self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.second_norm = normalise(width)
+        self.stride, self.added = stride, width - before
+        self.shortcut: nn.Module | None = None
+        if projects and (stride > 1 or self.added):
+            narrow = nn.Conv2d(before, width, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(narrow, normalise(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = functional.relu(self.first_norm(self.first(x)))
+        h = self.second_norm(self.second(h))
+        return functional.relu(h + self._fitted(x))
+
+    def _fitted(self, x: Tensor) -> Tensor:
+        if self.shortcut is not None:
+            fitted: Tensor = self.shortcut(x)
+            return fitted
+        if self.stride > 1:
+            x = x[:, :, :: self.stride, :: self.stride]
+        return functional.pad(x, (0, 0, 0, 0, 0, self.added)) if self.added else x
+
+
+class ResNet(nn.Module):
+    """The residual networks of He et al. (2015) for 32x32 images: a 3x3 convolution, stages of
+    basic blocks, each later stage at half the size, the mean over pixels and a linear layer.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        outputs: int,
+        widths: Sequence[int],
+        blocks: int,
+        normalise: Normalise,
+        projects: bool,
+    ) -> None:
+        super().__init__()
+        channels = widths[0]
+        layers = [nn.Conv2d(shape[0], channels, 3, padding=1, bias=False), normalise(channels)]
+        layers.append(nn.ReLU())
+        for stage, width in enumerate(widths):
+            for block in range(blocks):
+                stride = 2 if stage and not block else 1
+                layers.append(Residual(channels, width, stride, normalise, projects))
+                channels = width
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
+        self.head = nn.Linear(channels, outputs)
+        start_as_he(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.features(x).flatten(1))
+        return scores
+
+
+def start_as_he(module: nn.Module) -> None:
+    """He's initialisation of all convolutions."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def dense(widths: Sequence[int]) -> nn.Sequential:
@@ -90,7 +174,7 @@ def build(
     name: str, shape: tuple[int, ...], outputs: int, seed: int, hidden: Sequence[int] | None = None
 ) -> nn.Module:
     """The model ``name`` for samples of ``shape``, its first weights drawn from ``seed``."""
-    if name in ("cnn", "vgg16", "vgg16-gn") and (len(shape) != 3 or min(shape[1:]) < 4):
+    if name in OF_IMAGES and (len(shape) != 3 or min(shape[1:]) < 4):
         raise FednagError(
             f"model.name: {name} needs images of at least 4x4 pixels, but a sample of this data "
             f"has shape {tuple(shape)}; use logistic, linear or mlp"
@@ -107,8 +191,16 @@ def build(
             return nn.Sequential(nn.Flatten(), *dense([features, *widths, outputs]))
         if name == "cnn":
             return CNN(shape, outputs, hidden or ())
-        if name in ("vgg16", "vgg16-gn"):
-            return VGG16(shape, outputs, groups=32 if name.endswith("gn") else 0)
+        if name == "vgg16":
+            return VGG16(shape, outputs)
+        if name == "vgg16-gn":
+            return VGG16(shape, outputs, by_group)
+        if name == "vgg16-bn":
+            return VGG16(shape, outputs, nn.BatchNorm2d)
+        if name == "resnet20":
+            return ResNet(shape, outputs, (16, 32, 64), 3, nn.BatchNorm2d, projects=False)
+        if name == "resnet18-gn":
+            return ResNet(shape, outputs, (64, 128, 256, 512), 2, by_group, projects=True)
     raise FednagError(f"model.name: no model {name!r}; there are {', '.join(NAMES)}")
 
 

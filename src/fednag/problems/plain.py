@@ -8,15 +8,11 @@ worker at a time, and knows nothing of recordings.
 from __future__ import annotations
 
 import copy
-import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -150,25 +146,6 @@ def duplicate(module: nn.Module) -> nn.Module:
         for hook in (getattr(old, "_post_accumulate_grad_hooks", None) or {}).values():
             new.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
     return made
-
-
-@contextmanager
-def private_randomness(seed: int | None = None) -> Iterator[None]:
-    """Random draws of torch, numpy and Python inside; outside, their generators stay as they are.
-
-    With ``seed``, all three start from it.
-    """
-    state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    if seed is not None:
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state[0])
-        np.random.set_state(state[1])
-        random.setstate(state[2])
 
 
 def first_line(error: BaseException) -> str:

@@ -24,11 +24,13 @@ from fednag.problems.examine import (
 )
 from fednag.problems.gradients import Differentiable
 from fednag.problems.losses import Loss, Objective, resolve
-from fednag.problems.plain import Buffers, Plain, duplicate, first_line, private_randomness
+from fednag.problems.plain import Buffers, Plain, duplicate, first_line
+from fednag.problems.randomness import private_randomness
 from fednag.vectors import Layout, Vector, ravel
 
 Statistics = Literal["averaged", "local", "frozen"]
 """What becomes of batch normalisation's running statistics."""
+ROUNDING = 1e-12  # deviations this small, relative to the numbers, are rounding in float64
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,17 @@ class Standardise:
 
     @classmethod
     def fit(cls, x: Tensor) -> Standardise:
+        """What to take off and divide by; a feature that is always the same is only centred."""
         over = (0, 2, 3) if x.dim() == 4 else (0,)
         values = x.double()
-        deviation = values.std(over, keepdim=True)
-        return cls(values.mean(over, keepdim=True)[0], deviation.clamp_min(1e-12)[0])
+        mean = values.mean(over, keepdim=True)
+        alone = values.numel() == mean.numel()  # one value each: nothing to estimate from
+        deviation = values.std(over, correction=0 if alone else 1, keepdim=True)
+        # A constant's deviation is the rounding of its mean: divided by it, a test sample that
+        # differs at all would be huge.
+        nil = deviation <= ROUNDING * values.abs().amax(over, keepdim=True)
+        deviation = deviation.clamp_min(1e-12).masked_fill(nil, 1.0)
+        return cls(mean[0], deviation[0])
 
 
 class Problem:
@@ -64,11 +73,12 @@ class Problem:
         batch_norm: Statistics = "averaged",
         known: bool = False,
         recorded: bool = True,
+        integer_inputs: bool = False,
     ) -> None:
         dataset.check()
         self.dataset = dataset
         self.device, self.dtype = torch.device(device), dtype
-        self.batch_norm = batch_norm
+        self.batch_norm, self._integer_inputs = batch_norm, integer_inputs
         self._standard = Standardise.fit(dataset.x) if standardise else None
         self._scaling = self._scaled_to(dtype)
         self.x, self.test_x = self._samples(dataset.x), self._samples(dataset.test_x)
@@ -155,7 +165,9 @@ class Problem:
         return self._standard.mean.to(self.device, dtype), 1 / deviation
 
     def features(self, x: Tensor) -> Tensor:
-        """Raw samples as the model sees them."""
+        """Raw samples as the model sees them; integers stay so if it is to look them up."""
+        if self._integer_inputs:
+            return x.long()
         if self._scaling is not None:
             mean, inverse = self._scaling
             return (x.to(self.dtype) - mean).mul_(inverse)

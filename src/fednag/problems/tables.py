@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from fednag.errors import FednagError
 from fednag.problems.cells import check_cells, is_number
 from fednag.problems.dataset import Dataset
+from fednag.problems.given import BYTES, remark_on_classes, shared
 
 SHARE = 0.2  # of the rows are kept for testing, unless told otherwise
 HELD_OUT = 5  # the stream of this draw
@@ -34,6 +35,8 @@ class Source:
     test_path: Path | None = None
     test_share: float = SHARE
     seed: int = 0
+    task: str | None = None  # classification or regression; else the targets decide
+    loss_takes: str | None = None  # what a loss from Python works on: numbers or integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +48,8 @@ class _Rows:
 
 
 def read_table(source: Source) -> Dataset:
-    """The data set in a file. Whole numbers and words as targets are classes, others are numbers.
+    """The data set in a file. Whole numbers and words as targets are classes, others are numbers,
+    unless the task says otherwise.
 
     Test rows come from ``test_path``, or from the file itself: a share of each class, drawn with
     the seed.
@@ -63,29 +67,35 @@ def read_table(source: Source) -> Dataset:
     if len(test.y) and (_is_class(test) != is_class or _is_word(test) != _is_word(rows)):
         raise FednagError(
             f"{source.test_path or source.path}: the test rows have other targets than the "
-            "training rows; give both classes, or both numbers"
+            "training rows; give both classes, or both numbers, or set data.task"
         )
     classes: int | None = None
     words: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = (BYTES,) if rows.x.dtype == np.uint8 else ()
     y, test_y = rows.y, test.y
     if is_class:
         known = np.unique(np.concatenate([y, test_y]))
         y, test_y = np.searchsorted(known, y), np.searchsorted(known, test_y)
         classes = max(len(known), 2)
         words = tuple(known.tolist()) if _is_word(rows) else ()
+        if not words and source.task is None:
+            remarks += remark_on_classes(len(known), len(y) + len(test_y))
+    # Floating numbers on one side make floating numbers of the other.
+    whole = all(part.x.dtype.kind in "iu" for part in (rows, test))
     owners = None
     if rows.owners is not None:
         owners = torch.from_numpy(np.unique(rows.owners, return_inverse=True)[1].astype(np.int64))
     return Dataset(
         name=source.path.stem,
-        x=_features(rows.x),
-        y=_targets(y, is_class),
-        test_x=_features(test.x),
-        test_y=_targets(test_y, is_class),
+        x=_features(rows.x, whole),
+        y=_targets(y),
+        test_x=_features(test.x, whole),
+        test_y=_targets(test_y),
         classes=classes,
         scale=1 / 255 if rows.x.dtype == np.uint8 else 1.0,
         owners=owners,
         words=words,
+        remarks=remarks,
     )
 
 
@@ -98,6 +108,43 @@ def _is_word(rows: _Rows) -> bool:
 
 
 def _read(source: Source, path: Path) -> _Rows:
+    return _told(_raw(source, path), source, path)
+
+
+def _told(rows: _Rows, source: Source, path: Path) -> _Rows:
+    """The rows with targets of the kind that the task asks for, or else the loss."""
+    y = rows.y
+    if source.task == "regression" and y.dtype.kind == "U":
+        raise FednagError(
+            f"data.task: 'regression' predicts numbers, and the targets in {path} are words; "
+            "leave it out"
+        )
+    if source.task == "classification":
+        if y.ndim > 1:
+            raise FednagError(
+                f"data.task: 'classification' takes one class a row, and y in {path} has shape "
+                f"{y.shape}; save y with one dimension"
+            )
+        if y.dtype.kind == "f" and not np.equal(np.mod(y.astype(np.float64), 1), 0).all():
+            raise FednagError(
+                f"data.task: 'classification' takes whole numbers or words, and {path} has other "
+                "numbers as targets; leave it out, or use 'regression'"
+            )
+        return rows if y.dtype.kind == "U" else replace(rows, y=y.astype(np.int64))
+    if y.dtype.kind in "Uf":
+        return rows
+    if source.task is None and y.ndim == 2 and y.shape[1] == 1 and source.loss_takes != "numbers":
+        raise FednagError(
+            f"{path}: y has shape {y.shape}, and a class is one whole number a row; save y[:, 0], "
+            "or set data.task = 'regression' if y are numbers"
+        )
+    numbers = source.task == "regression" or source.loss_takes == "numbers"
+    # More than one integer a row are numbers, unless a loss is given that may know better.
+    numbers |= y.ndim > 1 and source.loss_takes is None
+    return replace(rows, y=y.astype(np.float64 if numbers else np.int64))
+
+
+def _raw(source: Source, path: Path) -> _Rows:
     if path.suffix == ".npz":
         for field, given in (("target", source.target), ("owner", source.owner)):
             if given is not None:
@@ -114,7 +161,7 @@ def _within(source: Source) -> _Rows | None:
     """The test rows an NPZ brings along."""
     if source.path.suffix != ".npz" or "test_x" not in _npz(source.path):
         return None
-    return _arrays(source.path, "test_")
+    return _told(_arrays(source.path, "test_"), source, source.path)
 
 
 def _npz(path: Path) -> dict[str, Array]:
@@ -142,12 +189,12 @@ def _arrays(path: Path, prefix: str) -> _Rows:
                 f"{path}: {prefix}{name} has {len(array)} rows and {prefix}x has {len(x)}; "
                 "they must be as many"
             )
-    if x.ndim < 2 or x.dtype.kind not in "iuf" or not len(x):
+    if x.ndim < 2 or x.dtype.kind not in "biuf" or not len(x):
         raise FednagError(
             f"{path}: {prefix}x is {x.dtype} of shape {x.shape}; it must hold numbers, a row or "
             "image for each sample"
         )
-    if y.dtype.kind not in "iufU":
+    if y.dtype.kind not in "biufU":
         raise FednagError(f"{path}: {prefix}y is {y.dtype}; it must hold numbers or words")
     return _Rows((), x, y, owners)
 
@@ -221,13 +268,15 @@ def _taken(rows: _Rows, wanted: NDArray[np.bool_]) -> _Rows:
     return _Rows(rows.names, rows.x[wanted], rows.y[wanted], owners)
 
 
-def _features(x: Array) -> Tensor:
-    kept = x if x.dtype == np.uint8 else x.astype(np.float32)
-    return torch.from_numpy(np.ascontiguousarray(kept))
+def _features(x: Array, whole: bool) -> Tensor:
+    """Bytes and integers stay what they are: a model of the user's own may look words up."""
+    kept = x if x.dtype == np.uint8 else x.astype(np.int64 if whole else np.float32)
+    return shared(kept)
 
 
-def _targets(y: Array, is_class: bool) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(y.astype(np.int64 if is_class else np.float32)))
+def _targets(y: Array) -> Tensor:
+    kind = np.int64 if y.dtype.kind in "iu" else np.float32
+    return shared(y.astype(kind))
 
 
 def _unreadable(path: Path, error: OSError) -> FednagError:

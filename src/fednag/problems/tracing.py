@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednag.problems.kernels import FASTER
+from fednag.problems.randomness import private_randomness
 from fednag.problems.replay import Replay, compiled
 
 aten = torch.ops.aten
@@ -92,7 +93,9 @@ class Traced:
                 found = self._recordings.get(key)
                 if found is None:
                     given = self._made_up(*tensors) if self._made_up else tensors
-                    found = self._recordings[key] = Recording(record(self._function, *given))
+                    with private_randomness():
+                        recorded = record(self._function, *given)
+                    found = self._recordings[key] = Recording(recorded)
         return found
 
     def has(self, *tensors: Tensor) -> bool:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednag.algorithm import BUFFERS, Algorithm, Grad, local_round
-from fednag.problems.plain import private_randomness
 from fednag.problems.problem import Problem
+from fednag.problems.randomness import private_randomness
 from fednag.simulate.schedule import EAGER, Indexes, Schedule
 from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, stacked
 from fednag.simulate.threads import Workforce

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from fednag.algorithm import Algorithm
-from fednag.problems.plain import private_randomness
 from fednag.problems.problem import Problem
+from fednag.problems.randomness import private_randomness
 from fednag.simulate.engine import GRADIENT_BLOCK, Engine, first_state
 from fednag.simulate.schedule import Indexes, Schedule
 from fednag.simulate.threads import one_thread
