@@ -481,7 +481,7 @@ def test_targets_of_any_measure() -> None:
 
 @pytest.mark.parametrize("text", ["x", "f1=", "=0.9", "f1=nan", "f1=inf", "", "f1"])
 def test_targets_that_are_none(text: str) -> None:
-    with pytest.raises(FednagError, match="write an accuracy, .* or a measure"):
+    with pytest.raises(FednagError, match=r"write an accuracy, .* or a measure"):
         given_target(text, None)
 
 
