@@ -390,7 +390,7 @@ def test_patience_with_what_is_to_grow(blobs: Dataset) -> None:
     """The F1 falls while the test loss falls too: the one that is watched decides."""
     found = [
         Measures(1.0, 0.5, 0.5, test_loss=9.0 - i, metrics={"f1": f1})
-        for i, f1 in enumerate([0.1, 0.5, 0.4, 0.45, 0.9])
+        for i, f1 in enumerate([0.1, 0.5, 0.5, 0.45, 0.9])
     ]
     asked = {"evaluation": {"metrics": ["f1"]}}
     states = played(blobs, {"patience": 2, "watch": "f1"}, found, **asked)
