@@ -55,9 +55,9 @@ class Yardstick:
         classes = problem.dataset.classes is not None
         accuracy, test_loss = None, None
         if len(self.test_index):
-            missed, right = engine.evaluate(w, problem.test_x, problem.test_y, self.test_index)
+            tested, right = engine.evaluate(w, problem.test_x, problem.test_y, self.test_index)
             accuracy = float(right.mean()) if classes else None
-            test_loss = float(missed.mean())
+            test_loss = float(tested.mean())
         return Measures(
             loss=float(losses.mean()),
             accuracy=accuracy,
