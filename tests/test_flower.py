@@ -691,7 +691,12 @@ def test_silos_may_claim_no_more_than_the_cap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("metrics", "why"),
-    [({"loss": float("nan")}, "loss"), ({"loss": -1.0}, "loss"), ({"accuracy": 7.0}, "accuracy")],
+    [
+        ({"loss": float("nan")}, "loss"),
+        ({"loss": -1.0}, "loss"),
+        ({"accuracy": 7.0}, "accuracy"),
+        ({"test_loss": -1.0}, "test loss"),
+    ],
 )
 def test_measures_that_lie_are_left_out(
     metrics: dict[str, float], why: str, tmp_path: Path
@@ -710,12 +715,92 @@ def test_measures_that_lie_are_left_out(
 def test_silos_measure_what_the_server_would(tmp_path: Path) -> None:
     runs = []
     for where in ("server", "silos"):
-        config = config_of(tmp_path / where, rounds=2, flower__evaluate=where)
+        config = config_of(
+            tmp_path / where, rounds=2, flower__evaluate=where, evaluation__metrics="['f1', 'top5']"
+        )
         runs.append(play(config, grid_of(config)))
     for here, there in zip(runs[0].records, runs[1].records, strict=True):
         assert here.loss == pytest.approx(there.loss)
         assert here.accuracy == pytest.approx(there.accuracy)
         assert here.train_accuracy == pytest.approx(there.train_accuracy)
+        assert here.test_loss == pytest.approx(there.test_loss)
+        assert set(here.metrics) == {"f1", "top5"}
+        assert here.metrics == pytest.approx(there.metrics)
+
+
+def test_measures_on_test_samples_are_weighted_by_them(tmp_path: Path) -> None:
+    """The mean of two silos' own, of 6 and 2 test samples; the third has none."""
+    generator = torch.Generator().manual_seed(2)
+    x, y = torch.randn(48, 4, generator=generator), torch.arange(48) % 3
+    tests = {0: slice(0, 6), 1: slice(6, 8)}
+    for silo in range(3):
+        folder = tmp_path / f"silo-{silo}"
+        folder.mkdir()
+        np.save(folder / "x.npy", x[silo::3].numpy())
+        np.save(folder / "y.npy", y[silo::3].numpy())
+        if silo in tests:
+            np.save(folder / "test_x.npy", x[tests[silo]].numpy())
+            np.save(folder / "test_y.npy", y[tests[silo]].numpy())
+    config = config_of(
+        tmp_path,
+        data__name="silos",
+        split__kind="iid",
+        split__skew="",
+        flower__shape="4",
+        flower__classes=3,
+        evaluation__metrics="['f1']",
+    )
+    grid = InProcessGrid(fleet_app(), config, [])
+    for silo in range(3):
+        grid.join({"partition-id": silo, "data-folder": str(tmp_path / f"silo-{silo}")})
+    last = (run := play(config, grid)).records[-1]
+    with torch.no_grad():
+        scores = run.final(x.double())
+    losses = torch.nn.functional.cross_entropy(scores, y, reduction="none")
+    assert last.test_loss == pytest.approx(float(losses[:8].mean()))
+
+    def f1(part: slice) -> float:
+        said, true, found = scores[part].argmax(1), y[part], []
+        for label in sorted({*said.tolist(), *true.tolist()}):
+            right = int(((said == label) & (true == label)).sum())
+            found.append(2 * right / int((said == label).sum() + (true == label).sum()))
+        return sum(found) / len(found)
+
+    assert last.metrics["f1"] == pytest.approx((6 * f1(tests[0]) + 2 * f1(tests[1])) / 8)
+
+
+def test_metrics_that_lie_are_left_out(tmp_path: Path) -> None:
+    """One that is not finite counts as not said; one that nobody asked for is passed over."""
+
+    def change(content: RecordDict) -> None:
+        found = content.metric_records["metrics"]
+        found["metric.f1"], found["metric.luck"] = float("nan"), 7.0
+
+    config = config_of(
+        tmp_path, rounds=1, flower__evaluate="silos", evaluation__metrics="['f1', 'top5']"
+    )
+    honest = play(config, grid_of(config))
+    run = play(config, grid_of(config, faults={1: altered(change, "evaluate")}))
+    # All silos have the digits' test samples, so the others' mean is the same.
+    assert run.records[-1].metrics == pytest.approx(honest.records[-1].metrics)
+    assert set(run.records[-1].metrics) == {"f1", "top5"}
+
+
+def test_patience_ends_a_deployment_as_it_ends_the_simulator(tmp_path: Path) -> None:
+    config = config_of(
+        tmp_path,
+        rounds=30,
+        evaluation__metrics="['f1']",
+        stop__patience=2,
+        stop__watch="f1",
+        stop__min_change=0.05,
+        stop__metrics="{f1 = 0.999}",
+        algorithm__lr=0.5,
+    )
+    run = play(config, grid_of(config))
+    twin = simulated(read_run_config(config), tmp_path / "twin")
+    assert run.ended.startswith("no better f1 in 2 evaluations, at iteration ")
+    assert run.ended == twin.ended
 
 
 def test_when_no_update_is_finite_the_run_has_diverged(tmp_path: Path) -> None:

@@ -283,7 +283,7 @@ def test_numbers_are_those_of_the_files(fednag: Caller) -> None:
     replay = called("time replay", fednag, "--json").document
     kept = json.loads(Path("o/time-lan.json").read_text(), parse_constant=pytest.fail)
     assert {key: replay[key] for key in kept} == kept
-    assert replay["target"] == {"measure": "loss", "value": 5.0}
+    assert replay["target"] == {"measure": "loss", "value": 5.0, "better": "lower"}
     seconds = {row["label"]: row["seconds"] for row in replay["methods"]}
     assert set(seconds) == {"fednag", "fedavg"}
     saved = replay["saved"]["fedavg"]["fednag"]

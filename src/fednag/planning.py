@@ -70,7 +70,8 @@ class Advice:
         """What to do, and how sure that is."""
         best = self.best
         if best is None:
-            return [f"nothing reached {self.target.words}: raise T, or ask for less"]
+            way = "lower" if self.target.better == "higher" else "raise"
+            return [f"nothing reached {self.target.words}: raise T, or {way} the target"]
         said = [
             f"take {best.method} with tau {best.tau}: {duration(best.row.seconds or 0.0)} expected "
             f"to {self.target.words} on {self.fleet.title}"

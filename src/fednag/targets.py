@@ -79,7 +79,7 @@ def read_target(given: float | str) -> Target:
             f"--target {given}: write an accuracy, e.g. 0.9, or a measure and its value, e.g. "
             "f1=0.9"
         )
-    shown = f"{value:g}" if measure == "accuracy" else f"{measure}={value:g}"
+    shown = given if isinstance(given, str) else f"{given:g}"
     return _checked(Target(measure, value), f"--target {shown}")
 
 

@@ -26,7 +26,6 @@ IDLE = {
     ("engine", "threads"),
     ("checkpoint", "rounds"),
     ("checkpoint", "seconds"),
-    ("evaluation", "own"),
 }
 README = """# {name}
 
