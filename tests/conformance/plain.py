@@ -68,6 +68,8 @@ def twin(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 def features(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Numbers in the run's type; 64-bit integers name things (tokens), so they stay."""
+    if x.dtype == torch.uint8:  # bytes of pictures, which fednag scales to 0 to 1
+        return x.to(dtype) / 255
     return x.clone() if x.dtype == torch.int64 else x.to(dtype, copy=True)
 
 

@@ -16,7 +16,6 @@ loop. What has been used already and then disagrees spoils the run: it is begun 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from fednag.errors import FednagError
 from fednag.problems.plain import first_line
-from fednag.problems.randomness import private_randomness
+from fednag.problems.randomness import private_randomness, quietly
 from fednag.problems.replay import in_python
 from fednag.problems.tracing import Recording, Traced
 from fednag.vectors import Vector
@@ -39,9 +38,6 @@ ROUNDINGS = 64  # times what one more rounding of the inputs changes, in single 
 EPSILON = torch.finfo(torch.float32).eps
 MOST_RECORDINGS = 24  # of one function; batches of further shapes go through the plain loop
 SEED = 7_919  # of the numbers recordings are made with
-
-# The user's modules are tried by one thread at a time.
-CHECKING = threading.RLock()
 
 T = TypeVar("T")
 Given = Sequence[Tensor]
@@ -87,7 +83,7 @@ class Checked:
         """
         recording = self._traced.recording(*given)
         if recording.checked < due:
-            with CHECKING:
+            with quietly():
                 if recording.checked < due:
                     self._check(recording, given, due)
         return recording(*given)
@@ -313,7 +309,7 @@ def _judged_plainly(problem: Problem, given: Given, rows: slice) -> list[Tensor]
     index, w, b, x, y = given
     features, targets = problem.batch(x, y, index)
     # One that is random there too is measured with the same draws every time.
-    with CHECKING, private_randomness(SEED), torch.no_grad():
+    with private_randomness(SEED), torch.no_grad():
         output = computed_output(problem, w, b, features)
         found = guarded(lambda: problem.judge(output, targets), len(targets))
         return [part[rows] for part in found]
@@ -321,7 +317,7 @@ def _judged_plainly(problem: Problem, given: Given, rows: slice) -> list[Tensor]
 
 def computed_output(problem: Problem, w: Vector, b: Vector, features: Tensor) -> Any:
     """What the user's module gives in evaluation mode."""
-    with CHECKING, private_randomness(SEED):
+    with private_randomness(SEED):
         return guarded(lambda: problem.plain.output(w, b, features), len(features))
 
 

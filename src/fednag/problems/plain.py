@@ -8,7 +8,6 @@ worker at a time, and knows nothing of recordings.
 from __future__ import annotations
 
 import copy
-import threading
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from fednag.errors import FednagError
 from fednag.problems.losses import Objective
+from fednag.problems.randomness import ALONE
 from fednag.vectors import Layout, Vector
 
 
@@ -69,11 +69,10 @@ class Plain:
     ) -> None:
         self._training, self._settled = duplicate(module), duplicate(module).eval()
         self._layout, self._buffers, self._objective = layout, buffers, objective
-        self._lock = threading.RLock()
 
     def gradient(self, w: Vector, b: Vector, x: Tensor, y: Tensor) -> tuple[Vector, Vector]:
         """The gradient of a batch's loss at ``w``, and the buffers after it."""
-        with self._lock, torch.enable_grad():
+        with ALONE, torch.enable_grad():
             module = self._loaded(self._training, w, b)
             value = self._objective.batch(module(x.clone()), y)
             if not value.requires_grad:
@@ -86,7 +85,7 @@ class Plain:
 
     def output(self, w: Vector, b: Vector, x: Tensor) -> Any:
         """What the model gives in evaluation mode."""
-        with self._lock, torch.no_grad():
+        with ALONE, torch.no_grad():
             return self._loaded(self._settled, w, b)(x.clone())
 
     def _loaded(self, module: nn.Module, w: Vector, b: Vector) -> nn.Module:

@@ -25,7 +25,7 @@ from fednag.problems.examine import (
 from fednag.problems.gradients import Differentiable
 from fednag.problems.losses import Loss, Objective, resolve
 from fednag.problems.plain import Buffers, Plain, duplicate, first_line
-from fednag.problems.randomness import private_randomness
+from fednag.problems.randomness import private_randomness, quietly
 from fednag.vectors import Layout, Vector, ravel
 
 Statistics = Literal["averaged", "local", "frozen"]
@@ -86,7 +86,8 @@ class Problem:
         objective = resolve(loss)
         x, y = self._tried(module, objective)
         if not known:
-            check_copy(module, objective.to(self.device, dtype), x, y, dtype)
+            with quietly():
+                check_copy(module, objective.to(self.device, dtype), x, y, dtype)
         self.module = duplicate(module).to(self.device, dtype)
         training_mode(self.module)
         if batch_norm == "frozen":
@@ -195,9 +196,9 @@ class Problem:
         Where only whole batches have a loss, every sample has the batch's.
         """
         if self.objective.values is None:
-            losses = self.objective.batch(output, targets).double().expand(len(targets))
+            losses = self.objective.batch(output, targets.clone()).double().expand(len(targets))
         else:
-            losses = self.objective.values(output, targets).double()
+            losses = self.objective.values(output, targets.clone()).double()
         if not self.has_classes or not isinstance(output, Tensor):
             return losses, torch.zeros_like(losses)
         return losses, (output.argmax(-1) == targets).double()
@@ -258,7 +259,7 @@ class Problem:
         raise failed
 
     def _examined(self, x: Tensor, y: Tensor) -> Facts:
-        with private_randomness():
+        with private_randomness(), quietly():
             return examine(self.module, self.objective, x, y)
 
     def _try_out(self, module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> None:
@@ -266,7 +267,7 @@ class Problem:
         tried = duplicate(module).to(self.device, self.dtype)
         objective = objective.to(self.device, self.dtype)
         try:
-            with torch.enable_grad(), private_randomness(0):
+            with torch.enable_grad(), private_randomness(0), quietly():
                 output = tried(x.clone())
                 found = objective.given(output, y.clone())
         except Exception as error:

@@ -1,13 +1,29 @@
-"""Random draws of a user's code, kept from the rest of the program."""
+"""A user's code run by itself: its random draws and warnings are kept from the program.
+
+Generators of random numbers and filters of warnings belong to the whole process, and a module's
+attributes may be swapped while it is recorded: one thread at a time runs code of the user's.
+"""
 
 from __future__ import annotations
 
 import random
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+
+ALONE = threading.RLock()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without the warnings of a trial that the user did not ask for."""
+    with ALONE, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager
@@ -16,6 +32,11 @@ def private_randomness(seed: int | None = None) -> Iterator[None]:
 
     With ``seed``, all three start from it.
     """
+    with ALONE:
+        yield from _private(seed)
+
+
+def _private(seed: int | None) -> Iterator[None]:
     state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     if seed is not None:
         torch.manual_seed(seed)

@@ -14,7 +14,6 @@ the next replay see it.
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -26,13 +25,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednag.problems.kernels import FASTER
-from fednag.problems.randomness import private_randomness
+from fednag.problems.randomness import private_randomness, quietly
 from fednag.problems.replay import Replay, compiled
 
 aten = torch.ops.aten
-
-# Recording runs the function itself, which may swap a module's attributes: never two at a time.
-RECORDING = threading.RLock()
 
 SUMS = (aten.add.Tensor, aten.sub.Tensor)
 IN_PLACE: dict[Any, Any] = {
@@ -89,7 +85,7 @@ class Traced:
         key = _kinds(tensors)
         found = self._recordings.get(key)
         if found is None:
-            with RECORDING:
+            with quietly():
                 found = self._recordings.get(key)
                 if found is None:
                     given = self._made_up(*tensors) if self._made_up else tensors
