@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
 
+from fednag.algorithm import BUFFERS
 from fednag.flower.protocol import Refusal, one_line
 from fednag.vectors import Layout, Vector, Vectors
 
@@ -68,13 +69,42 @@ class Names:
 
     def unpack(self, record: ArrayRecord, names: Sequence[str]) -> Vectors:
         """Exactly these vectors, finite, or a refusal."""
-        if len(record) != len(names) * len(self.layout.names):
-            raise Refusal(f"it has {len(record)} arrays, not those of {', '.join(names)}")
+        held = sum(not name.startswith(BUFFERS + MARK) for name in record)
+        if held != len(names) * len(self.layout.names):
+            raise Refusal(f"it has {held} arrays, not those of {', '.join(names)}")
         found = Vectors(**{name: self.flat(record, name + MARK) for name in names})
         for name, vector in found.items():
             if not bool(vector.isfinite().all()):
                 raise Refusal(f"{name} is not finite")
         return found
+
+    def statistics(self, record: ArrayRecord) -> Vectors:
+        """The running statistics beside a method's vectors, if there are any; or a refusal."""
+        prefix = BUFFERS + MARK
+        shapes = dict(zip(self.layout.names, self.layout.shapes, strict=True))
+        named = {n.removeprefix(prefix): a for n, a in record.items() if n.startswith(prefix)}
+        if unknown := sorted(set(named) - set(shapes)):
+            raise Refusal(f"{one_line(unknown[0], 80)} is no array of the model")
+        some = {name: shapes[name] for name in shapes if name in named}
+        part = Names(Layout(tuple(some), tuple(some.values())), self.dtypes)
+        found = Vectors(**{f"{prefix}{name}": part.only(name, named[name]) for name in some})
+        for name, vector in found.items():
+            if not bool(vector.isfinite().all()):
+                raise Refusal(f"{one_line(name, 80)} is not finite")
+        return found
+
+    def only(self, name: str, array: Array) -> Vector:
+        """One array as a vector, or a refusal."""
+        place = self.layout.names.index(name)
+        alone = Names(Layout((name,), (self.layout.shapes[place],)), self.dtypes)
+        return alone.flat({name: array})
+
+    def with_statistics(self, w: Vector, statistics: Vectors) -> Vector:
+        """The weights with these running statistics in their places."""
+        pieces = self.layout.unravel(w)
+        prefix = BUFFERS + MARK
+        parts = [statistics.get(prefix + name, piece) for name, piece in pieces.items()]
+        return torch.cat([part.reshape(-1).to(w) for part in parts])
 
 
 def names_of(record: ArrayRecord) -> Names:

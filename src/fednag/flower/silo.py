@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,9 @@ class Silo:
         device = self.problem.device
         sent = self._here(sent)
         self.engine.memories = Memories(mine.map(lambda v: v.to(device, copy=True).unsqueeze(0)))
-        if not is_checked(number):
-            self.problem.trust()  # a silo starts anew every round, and was checked before
-        with self.engine:
+        # A silo starts anew every round, and was checked before.
+        checks = nullcontext() if is_checked(number) else self.problem.trusted()
+        with self.engine, checks:
             starts = np.array([start], dtype=np.int64)
             up = _update(self.engine.round(sent, ALONE, starts, steps, number))
         kept = self.engine.memories.rows.map(lambda rows: rows[0])

@@ -28,7 +28,7 @@ from fednag import algorithms
 from fednag.algorithm import Algorithm
 from fednag.config import check_algorithm, describe
 from fednag.errors import FednagError
-from fednag.flower.named import Names
+from fednag.flower.named import MARK, Names
 from fednag.flower.protocol import Refusal, one_line
 from fednag.flower.settings import MOST_SAMPLES
 from fednag.simulate.engine import Gathered, mean_of
@@ -90,7 +90,12 @@ class Method(Averaging):
         if found is None or self.server is None or self._names is None:
             return None, None
         share = found.size / sum(self._sizes.values())
-        self.server = contract.server_round(self.algorithm, self.server, found.vectors, share)
+        rules = {name: v for name, v in found.vectors.items() if MARK not in name}
+        statistics = {name: v for name, v in found.vectors.items() if MARK in name}
+        updated = contract.server_round(self.algorithm, self.server, Vectors(**rules), share)
+        # Running statistics are averaged as they are, whatever the method does with the weights.
+        w = self._names.with_statistics(updated.w, Vectors(**statistics))
+        self.server = updated.but(w=w) if statistics else updated
         model = ArrayRecord({**self._names.named(self.server.w), **self._rest})
         return model, self.train_metrics_aggr_fn(kept, self.weighted_by_key)
 
@@ -115,10 +120,13 @@ class Method(Averaging):
     ) -> tuple[list[RecordDict], Gathered | None]:
         """The weighted mean of what came up, in the order of the nodes; None if nothing did."""
         assert self._names is not None
-        kept, parts = [], []
+        kept: list[RecordDict] = []
+        parts: list[Gathered] = []
         for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
             try:
                 vectors, size = self._checked(reply, names)
+                if parts and set(vectors) != set(parts[0].vectors):
+                    raise Refusal("its running statistics are not those of the other nodes")
             except Refusal as refusal:
                 log(WARNING, "fednag: node %d: %s", reply.metadata.src_node_id, refusal)
                 continue
@@ -141,7 +149,8 @@ class Method(Averaging):
             given = one_line(claimed, 60)
             raise Refusal(f"it claims {given} samples, not 1 to {self.max_samples}")
         assert self._names is not None
-        return self._names.unpack(arrays[0], names), int(claimed)
+        vectors = self._names.unpack(arrays[0], names)
+        return vectors.but(**self._names.statistics(arrays[0])), int(claimed)
 
 
 class _Named(Method):

@@ -12,20 +12,21 @@ is meant.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from fednag.algorithm import Algorithm, Grad, local_round
+from fednag.algorithm import BUFFERS, Algorithm, Grad, local_round
 from fednag.config import build_algorithm
 from fednag.errors import FednagError
-from fednag.flower.named import Names, names_of
+from fednag.flower.named import MARK, Names, names_of
 from fednag.flower.strategies import METHOD, PHASE
-from fednag.vectors import Vector, Vectors
+from fednag.problems.losses import Objective
+from fednag.problems.plain import Buffers, Plain
+from fednag.vectors import Layout, Vector, Vectors
 
 KEPT = "fednag-memory"
 
@@ -50,18 +51,23 @@ def train(
     (config,) = message.content.config_records.values()
     method = algorithm or build_algorithm(json.loads(str(config[METHOD])), "message")
     names = names_of(record)
-    worker = _Worker(model, loss, names, loader)
+    statistics: dict[str, Array] = {}
     if config[PHASE] == "probe":
-        up = Vectors(g=worker.full(names.unpack(record, ["w"]).w))
+        at = names.unpack(record, ["w"]).w
+        worker = _Worker(model, loss, names, loader, at)
+        up = Vectors(g=worker.full(at))
     else:
         sent = names.unpack(record, method.down)
+        worker = _Worker(model, loss, names, loader, sent.w)
         mine = _remembered(context, method, sent.w)
         batches = (batch for _ in range(epochs) for batch in loader)
-        up, kept = local_round(method, sent, mine, map(worker.on, batches), worker.full)
+        rows, own = (bag.map(lambda vector: vector.unsqueeze(0)) for bag in (sent, mine))
+        up, kept = local_round(method, rows, own, map(worker.on, batches), worker.full)
+        up, kept = (bag.map(lambda vector: vector.reshape(-1)) for bag in (up, kept))
+        statistics = worker.statistics()
         if kept:
             context.state[KEPT] = ArrayRecord({n: _array(v) for n, v in kept.items()})
-    worker.check()
-    content = RecordDict({"arrays": names.pack(up)})
+    content = RecordDict({"arrays": ArrayRecord({**names.pack(up), **statistics})})
     content["metrics"] = MetricRecord(
         {"num-examples": len(loader.dataset), "train-loss": worker.loss_so_far}
     )
@@ -69,7 +75,11 @@ def train(
 
 
 class _Worker:
-    """A model as gradients at flat vectors."""
+    """A model as gradients at flat vectors, computed by the model itself.
+
+    ``sent`` are the weights as they came; among them are the model's running statistics, which
+    training changes, but no gradient does.
+    """
 
     def __init__(
         self,
@@ -77,16 +87,24 @@ class _Worker:
         loss: Callable[[Tensor, Tensor], Tensor],
         names: Names,
         loader: Iterable[tuple[Tensor, Tensor]],
+        sent: Vector,
     ) -> None:
-        self.model, self.loss, self.names, self.loader = model, loss, names, loader
-        self.trained = [n for n, p in model.named_parameters() if p.requires_grad]
-        unknown = sorted(set(self.trained) - set(names.layout.names))
+        self.model, self.names, self.loader = model, names, loader
+        self.trained = Layout.of(model)
+        unknown = sorted(set(self.trained.names) - set(names.layout.names))
         if unknown:
             raise FednagError(
                 f"model: its parameter {unknown[0]!r} is not in what the server sent; start the "
                 "strategy with ArrayRecord(model.state_dict())"
             )
-        self._before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        _check_statistics(model)
+        held = {name for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+        self.buffers = Buffers.of(model, tuple(n for n in names.layout.names if n in held))
+        pieces = names.layout.unravel(sent)
+        self.first = torch.cat([sent[:0], *(pieces[n].reshape(-1) for n in self.buffers.names)])
+        self.after = self.first
+        self._load_frozen(pieces)
+        self._plain = Plain(model, self.trained, self.buffers, Objective(loss, None))
         self._losses: list[float] = []
 
     def on(self, batch: tuple[Tensor, Tensor]) -> Grad:
@@ -98,40 +116,60 @@ class _Worker:
 
         def grad(w: Vector) -> Vector:
             nonlocal told
-            pieces = self.names.layout.unravel(w.to(device))
-            wanted = {n: pieces[n].detach().clone().requires_grad_() for n in self.trained}
-            with torch.enable_grad():
-                value = self.loss(functional_call(self.model, wanted, (x,)), y)
-                slopes = torch.autograd.grad(value, [wanted[name] for name in self.trained])
-            if not told:
+            row = w.reshape(-1)
+            pieces = self.names.layout.unravel(row)
+            flat = torch.cat([pieces[name].reshape(-1) for name in self.trained.names])
+            slope, after, value = self._plain.gradient(flat.to(device), self.after.to(device), x, y)
+            if not told:  # the first gradient of an iteration moves the statistics on
                 told = True
-                self._losses.append(float(value.detach()))
-            found = dict(zip(self.trained, slopes, strict=True))
-            zeros = {name: torch.zeros_like(piece) for name, piece in pieces.items()}
-            flat = [(found[n] if n in found else zeros[n]).reshape(-1) for n in pieces]
-            return torch.cat(flat).to(w)
+                self._losses.append(float(value))
+                self.after = after.to(w)
+            found = self.trained.unravel(slope)
+            parts = [
+                found[name] if name in found else torch.zeros_like(piece)
+                for name, piece in pieces.items()
+            ]
+            return torch.cat([part.reshape(-1) for part in parts]).to(w).view(w.shape)
 
         return grad
 
     def full(self, w: Vector) -> Vector:
         """The gradient over all the data."""
         total, count = torch.zeros_like(w, dtype=torch.float64), 0
+        before = self.after
         for x, y in self.loader:
             total += len(y) * self.on((x, y))(w).double()
             count += len(y)
+            self.after = before  # it trains nothing
         return (total / max(count, 1)).to(w)
 
     @property
     def loss_so_far(self) -> float:
         return sum(self._losses) / len(self._losses) if self._losses else 0.0
 
-    def check(self) -> None:
-        for name, buffer in self.model.named_buffers():
-            if not torch.equal(buffer, self._before[name]):
-                raise FednagError(
-                    f"model: training changes its buffer {name!r}, which is not averaged; use "
-                    "GroupNorm or LayerNorm instead of BatchNorm"
-                )
+    def statistics(self) -> dict[str, Array]:
+        """The running statistics after training, if it has changed any."""
+        if torch.equal(self.after, self.first):
+            return {}
+        named = self.buffers.unravel(self.after)
+        return {BUFFERS + MARK + name: _array(value) for name, value in named.items()}
+
+    def _load_frozen(self, pieces: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if name in pieces and not parameter.requires_grad:
+                    parameter.copy_(pieces[name])
+
+
+def _check_statistics(model: nn.Module) -> None:
+    """Refuse what would be averaged wrongly: only floating arrays go both ways."""
+    for name, part in model.named_modules():
+        is_normalising = isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training
+        if is_normalising and part.momentum is None and part.track_running_stats:
+            raise FednagError(
+                f"model: {name!r} is a BatchNorm with momentum=None, which counts batches, and "
+                "counters do not travel; give it a momentum, e.g. 0.1"
+            )
 
 
 def _remembered(context: Context, method: Algorithm, w: Vector) -> Vectors:

@@ -70,8 +70,8 @@ class Plain:
         self._training, self._settled = duplicate(module), duplicate(module).eval()
         self._layout, self._buffers, self._objective = layout, buffers, objective
 
-    def gradient(self, w: Vector, b: Vector, x: Tensor, y: Tensor) -> tuple[Vector, Vector]:
-        """The gradient of a batch's loss at ``w``, and the buffers after it."""
+    def gradient(self, w: Vector, b: Vector, x: Tensor, y: Tensor) -> tuple[Vector, Vector, Tensor]:
+        """The gradient of a batch's loss at ``w``, the buffers after it, and the loss."""
         with ALONE, torch.enable_grad():
             module = self._loaded(self._training, w, b)
             value = self._objective.batch(module(x.clone()), y)
@@ -81,7 +81,8 @@ class Plain:
                 )
             value.backward()  # type: ignore[no-untyped-call]
             self._has_kept(w)
-            return self._gradients(), self._buffers.ravel(module, w.dtype)
+            after = self._buffers.ravel(module, w.dtype)
+            return self._gradients(), after, value.detach()
 
     def output(self, w: Vector, b: Vector, x: Tensor) -> Any:
         """What the model gives in evaluation mode."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -129,9 +131,15 @@ class Problem:
         self.gradients.due += 1
         self.judgements.due += 1
 
-    def trust(self) -> None:
-        """Have recordings used without a comparison: the same model was compared before."""
+    @contextmanager
+    def trusted(self) -> Iterator[None]:
+        """Recordings are used without a comparison inside: for what is timed, or was compared."""
+        before = self.gradients.due, self.judgements.due
         self.gradients.due = self.judgements.due = -1
+        try:
+            yield
+        finally:
+            self.gradients.due, self.judgements.due = before
 
     def evaluate(
         self, w: Vector, b: Vector, x: Tensor, y: Tensor, index: Tensor

@@ -83,7 +83,7 @@ def choose(
     0 means: choose. A model that cannot be stacked, or not even traced, runs one worker at a time,
     and a note says so; workers of a method that is not ``elementwise`` run alone too.
     """
-    with one_thread(), private_randomness():
+    with one_thread():
         return _chosen(
             problem, algorithm, owned, schedule, tau, iterations, chunk=chunk, threads=threads
         )
@@ -110,6 +110,20 @@ def _chosen(
         return Choice(1, most, (alone_note(problem.gradients.alone),))
     if chunk:
         return Choice(min(chunk, participants), most)
+    with problem.trusted():
+        return _timed_choice(problem, algorithm, owned, schedule, tau, iterations, most)
+
+
+def _timed_choice(
+    problem: Problem,
+    algorithm: Algorithm,
+    owned: Sequence[Indexes],
+    schedule: Schedule,
+    tau: int,
+    iterations: int,
+    most: int,
+) -> Choice:
+    participants = schedule.per_round
     trial = Trial(problem, algorithm, owned, schedule, tau)
     alone = _alone(trial, sizes(participants, most))
     # All threads have work as long as there are as many tasks.
@@ -272,7 +286,8 @@ def _prepare(problem: Problem, workers: int, width: int) -> bool:
     index, weight = _batches(problem, workers, width)
     x, y = problem.batch(problem.x, problem.y, index)
     w, b = problem.initial.expand(workers, -1), problem.initial_buffers.expand(workers, -1)
-    return problem.gradients.prepare(w.contiguous(), b.contiguous(), x, y, weight)
+    with private_randomness():
+        return problem.gradients.prepare(w.contiguous(), b.contiguous(), x, y, weight)
 
 
 def _batches(problem: Problem, workers: int, width: int) -> tuple[Tensor, Tensor]:
