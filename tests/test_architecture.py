@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "labels": set(),
     "targets": {"errors", "metrics", "records"},
     "memory": set(),
-    "simulate": {"algorithm", "memory", "metrics", "problems", "records", "vectors"},
+    "simulate": {"algorithm", "errors", "memory", "metrics", "problems", "records", "vectors"},
     "report": {"errors", "labels", "records", "targets", "theory"},
     "config": {"algorithm", "algorithms", "errors", "metrics"},
     "clock": {
@@ -42,12 +42,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interrupts": set(),
     "weights": {"errors", "records"},
     "execute": {
+        "algorithm",
         "checkpoint",
         "clock",
         "config",
         "errors",
         "interrupts",
         "metrics",
+        "problems",
         "records",
         "results",
         "simulate",

@@ -89,6 +89,24 @@ def test_every_method_equals_the_simulator(name: str, tmp_path: Path) -> None:
     assert [r.participants for r in run.records] == [0, 2, 2, 2, 2]
 
 
+@pytest.mark.parametrize("batch_norm", ["averaged", "local", "frozen"])
+def test_running_statistics_are_those_of_the_simulator(batch_norm: str, tmp_path: Path) -> None:
+    config = config_of(
+        tmp_path / "flower", model__name="resnet20", model__batch_norm=batch_norm, rounds=2,
+        training__tau=2, training__batch=4, algorithm__name="mime", algorithm__lr=0.02,
+        flower__evaluate="silos",
+    )  # fmt: skip
+    run = play(config, grid_of(config))
+    twin = simulated(read_run_config(config), tmp_path)
+    assert gap(run, twin) < 1e-9
+    ours, theirs = dict(run.final.named_buffers()), dict(twin.final.named_buffers())
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-7, atol=1e-9)
+    last, other = run.records[-1], twin.records[-1]
+    assert last.loss == pytest.approx(other.loss, rel=1e-6)
+    assert (last.bytes_up, last.bytes_down) == (other.bytes_up, other.bytes_down)
+
+
 def test_silos_that_bring_their_data_equal_the_simulator(tmp_path: Path) -> None:
     """From a folder, from a function; the server has no data, and measures through the silos."""
     generator = torch.Generator().manual_seed(1)

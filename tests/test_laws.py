@@ -253,9 +253,9 @@ def test_bytes_are_what_is_sent(blobs: Dataset, name: str, monkeypatch: Any) -> 
         counted["up"] += up.nbytes
         return up, memory
 
-    def probe(self: Any, w: Tensor, workers: Any) -> engine_module.Gathered:
-        found = original(self, w, workers)
-        counted["down"] += len(workers) * Vectors(w=w).nbytes
+    def probe(self: Any, server: Vectors, workers: Any) -> engine_module.Gathered:
+        found = original(self, server, workers)
+        counted["down"] += len(workers) * server.pick(["w"]).nbytes
         counted["up"] += len(workers) * found.vectors.nbytes
         return found
 

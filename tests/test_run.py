@@ -218,13 +218,7 @@ def test_models_that_cannot_be_traced_still_train(module: type[nn.Module]) -> No
     runs = [fednag.run(FedNAG(lr=0.05), model=net, tau=5, iterations=30) for _ in range(2)]
     assert numbers(runs[0]) == numbers(runs[1])
     assert runs[0].records[-1].loss < runs[0].records[0].loss
-    assert any("cannot be traced" in note for note in runs[0].notes)
-
-
-def test_batch_normalisation_is_refused() -> None:
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
-    with pytest.raises(FednagError, match="GroupNorm"):
-        fednag.run(FedNAG(), model=net)
+    assert any("is not recorded" in note for note in runs[0].notes)
 
 
 def test_frozen_parameters_stay() -> None:
@@ -243,7 +237,7 @@ def test_frozen_parameters_stay() -> None:
         ({"data": (torch.zeros(0, 2), torch.zeros(0))}, "data: it is empty"),
         ({"data": (torch.zeros(3, 2), torch.tensor([0, -1, 1]))}, "from 0 to 1 in row 1"),
         ({"test": (torch.zeros(1, 2), torch.zeros(1))}, "go with your own"),
-        ({"loss": lambda output, y: output.sum()}, "one value per sample"),
+        ({"loss": lambda output, y: output}, "one value per sample"),
         ({"split": {"kind": "natural"}}, "who owns each sample"),
         ({"engine": {"device": "toaster"}}, "engine.device"),
         ({"training": {"participants": 9}}, "training.participants"),
@@ -390,7 +384,7 @@ class Undeclared(FedAvg):
         (lambda: fednag.run("fednag", training=3), "not a table"),
         (lambda: fednag.run("fednag", tau=5, training={"tau": 6}), "tau: is given twice"),
         (lambda: fednag.run("fednag", data=torch.zeros(3, 2)), "data: give a name"),
-        (lambda: fednag.run("fednag", model=nn.Linear), "model: give a name"),
+        (lambda: fednag.run("fednag", model=3), "model: give a name"),
         (lambda: fednag.run(FedNAG), "an instance, FedNAG"),
         (lambda: fednag.compare("fednag"), "give a list"),
         (lambda: fednag.compare([FedNAG(), FedNAG()]), "there twice"),

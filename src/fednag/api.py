@@ -60,6 +60,7 @@ def run(
     tau: int | None = None,
     iterations: int | None = None,
     batch: int | None = None,
+    batch_norm: str | None = None,
     seed: int = 0,
     name: str = "python",
     out: str | Path | None = None,
@@ -77,7 +78,9 @@ def run(
     ``split={"kind": "dirichlet", "alpha": 0.5}``; ``workers``, ``tau``, ``iterations`` and
     ``batch`` are short for their fields. With ``out`` the run's folder is written there; with
     ``resume`` too, the same run is looked for there first, and goes on where it was last saved.
-    A notebook and a terminal show how far it is, unless ``quiet``.
+    A notebook and a terminal show how far it is, unless ``quiet``. ``batch_norm`` says what becomes
+    of a model's running statistics: ``"averaged"`` with the weights, which is the default,
+    ``"local"``, each worker's own, or ``"frozen"``.
 
     ``metrics`` are taken on the test samples at every evaluation: names such as ``"f1"``, or a
     mapping from names of your own to functions of (outputs, targets).
@@ -92,7 +95,10 @@ def run(
     """
     parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     with_metrics(parts, raw, metrics)
-    raw = with_short(raw, workers, tau, iterations, batch) | {"seed": seed, "name": name}
+    raw = with_short(raw, workers, tau, iterations, batch, batch_norm) | {
+        "seed": seed,
+        "name": name,
+    }
     return _runs([algorithm], [seed], raw, parts, out, resume, quiet)[0]
 
 
@@ -110,6 +116,7 @@ def compare(
     tau: int | None = None,
     iterations: int | None = None,
     batch: int | None = None,
+    batch_norm: str | None = None,
     seeds: Sequence[int] = (0,),
     name: str = "python",
     out: str | Path | None = None,
@@ -143,7 +150,7 @@ def compare(
     parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     with_metrics(parts, raw, metrics)
     parts.several_seeds = len(set(seeds)) > 1
-    raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
+    raw = with_short(raw, workers, tau, iterations, batch, batch_norm) | {"name": name}
     return Comparison(_runs(algorithms, seeds, raw, parts, out, resume, quiet))
 
 
@@ -258,6 +265,7 @@ def sweep(
     tau: int | None = None,
     iterations: int | None = None,
     batch: int | None = None,
+    batch_norm: str | None = None,
     seeds: Sequence[int] = (0,),
     name: str = "sweep",
     out: str | Path | None = None,
@@ -279,7 +287,7 @@ def sweep(
     parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     with_metrics(parts, raw, metrics)
     parts.several_seeds = len(set(seeds)) > 1
-    raw = with_short(raw, workers, tau, iterations, batch) | {"name": name}
+    raw = with_short(raw, workers, tau, iterations, batch, batch_norm) | {"name": name}
     raw["algorithm"] = table_of(algorithm)
     return Comparison(_shown(grid(raw, axes, seeds, "sweep"), parts, out, resume, quiet))
 

@@ -185,7 +185,7 @@ def _check_section(key: str, value: object) -> None:
             f"{key}: a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"
         )
     known = [*sections, "workers", "tau", "iterations", "batch", "test", "owners", "task", "loss"]
-    known += ["metrics", "out", "seed", "seeds", "resume", "quiet"]
+    known += ["metrics", "batch_norm", "out", "seed", "seeds", "resume", "quiet"]
     raise FednagError(f"{key}: no such argument{nearest(key, known)}")
 
 
@@ -222,6 +222,7 @@ def with_short(
     tau: int | None,
     iterations: int | None,
     batch: int | None,
+    batch_norm: str | None = None,
 ) -> dict[str, Any]:
     """The short arguments put in their sections."""
     short = {
@@ -229,6 +230,7 @@ def with_short(
         ("training", "tau"): tau,
         ("training", "iterations"): iterations,
         ("training", "batch"): batch,
+        ("model", "batch_norm"): batch_norm,
     }
     for (section, field), value in short.items():
         if value is not None:

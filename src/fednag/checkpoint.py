@@ -53,7 +53,8 @@ class Checkpoint:
     state: State
     mark: Mark
     versions: dict[str, str]
-    plain: str | None = None  # why the run was on the plain loop
+    plain: tuple[str | None, str | None] = (None, None)
+    """Why the plain loop trained and evaluated the model; None: it was recorded."""
 
 
 def identity(plan: Plan, exact_key: str) -> str:
@@ -78,7 +79,7 @@ def write(
     records: int,
     owner: str,
     versions: Mapping[str, str],
-    plain: str | None = None,
+    plain: tuple[str | None, str | None] = (None, None),
 ) -> None:
     """Save the state after ``records`` records, then drop all but the newest checkpoints."""
     tensors = {f"server.{name}": vector for name, vector in state.server.items()}
@@ -170,7 +171,8 @@ def _read(file: Path, folder: RunFolder, plan: Plan, owner: str) -> Checkpoint:
     if not folder.agrees(mark):
         raise UnusableError("records.jsonl is not the one it was saved with")
     state = _state(about, tensors, plan)
-    return Checkpoint(state, mark, about["versions"], about.get("plain"))
+    training, evaluation = about.get("plain", (None, None))
+    return Checkpoint(state, mark, about["versions"], (training, evaluation))
 
 
 def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> State:

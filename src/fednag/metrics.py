@@ -173,9 +173,18 @@ def fitting(
     return {name: metric for name, metric in chosen.items() if name != "accuracy"}
 
 
-def measured(name: str, metric: Metric, output: Tensor, target: Tensor) -> float | None:
-    """A metric's value; None where it is not defined, a sentence if its function fails."""
-    if not bool(output.isfinite().all()):
+def measured(name: str, metric: Metric, output: Any, target: Tensor) -> float | None:
+    """A metric's value; None where it is not defined, a sentence if its function fails.
+
+    Outputs of models that give several are handed to functions of the user's own as they are.
+    """
+    shape = getattr(output, "shape", None)
+    if shape is None and METRICS.get(name) is metric:
+        raise FednagError(
+            f"metrics: {name} is taken of a tensor of scores, and the model gives a "
+            f"{type(output).__name__}; write a function of your own"
+        )
+    if shape is not None and not bool(output.isfinite().all()):
         return None
     try:
         found = metric.function(output, target)
@@ -184,7 +193,7 @@ def measured(name: str, metric: Metric, output: Tensor, target: Tensor) -> float
     except Exception as error:
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise FednagError(
-            f"metrics: {name} failed on outputs of shape {tuple(output.shape)} and targets of "
+            f"metrics: {name} failed on {_described(output)} and targets of "
             f"shape {tuple(target.shape)} ({why}); correct the function"
         ) from error
     value = _number(found)
@@ -194,6 +203,11 @@ def measured(name: str, metric: Metric, output: Tensor, target: Tensor) -> float
             "the function"
         )
     return value if isfinite(value) else None
+
+
+def _described(output: Any) -> str:
+    shape = getattr(output, "shape", None)
+    return f"a {type(output).__name__}" if shape is None else f"outputs of shape {tuple(shape)}"
 
 
 def undefined(name: str, times: int, of: int, metric: Metric | None = None) -> str:

@@ -32,6 +32,8 @@ def training_flops(module: nn.Module, x: Tensor) -> float | None:
     multiplication and an addition count as two.
     """
     counter = Counter()
+    if len(x) == 1:
+        x = x.expand(2, *x.shape[1:])  # one sample alone may leave nothing to normalise over
     try:
         module = duplicate(module)
         with private_randomness(), counter:

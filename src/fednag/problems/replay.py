@@ -47,7 +47,7 @@ def compiled(module: GraphModule) -> Replay:
     """A recording for torch's interpreter; as Python, where the interpreter cannot express it."""
     try:
         function, constants = _Translation(module).finished()
-    except (RuntimeError, TypeError, KeyError, NotImplementedError):
+    except (RuntimeError, TypeError, KeyError, AttributeError, NotImplementedError):
         return in_python(module)
 
     def replay(*tensors: Tensor) -> Any:

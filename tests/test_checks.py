@@ -1,0 +1,344 @@
+"""Recordings against the user's own module: what disagrees is not used, and the user is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fednag
+import fednag.problems.tracing as tracing
+from fednag import Algorithm, FedAvg, FedNAG, Vectors
+from fednag.algorithm import Grad, payload
+from fednag.errors import FednagError
+from fednag.problems.dataset import Dataset
+from fednag.problems.kernels import FASTER
+from fednag.problems.problem import Problem
+from fednag.simulate.engine import is_checked
+
+aten = torch.ops.aten
+
+
+def samples() -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(60, 5, generator=draw)
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+SHORT: dict[str, Any] = {"workers": 3, "tau": 2, "iterations": 12, "batch": 5, "quiet": True}
+
+
+def trained(model: nn.Module, **changes: Any) -> fednag.Run:
+    algorithm = changes.pop("algorithm", FedNAG(lr=0.1))
+    return fednag.run(algorithm, model=model, data=samples(), **{**SHORT, **changes})
+
+
+def weights(run: fednag.Run) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in run.final.parameters()])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_the_plain_loop_gives_the_same(dtype: str, chunk: int) -> None:
+    fast = trained(net(), engine={"dtype": dtype, "chunk": chunk})
+    plain = trained(net(), engine={"dtype": dtype, "chunk": chunk, "recorded": False})
+    assert fast.notes == [] or all("recorded" not in note for note in fast.notes)
+    assert any("engine.recorded is false" in note for note in plain.notes)
+    close = 1e-5 if dtype == "float32" else 1e-12
+    torch.testing.assert_close(weights(fast), weights(plain), rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_kernel_that_is_slightly_off_is_noticed(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a millionth, far below what single precision shows."""
+
+    def off(x: Tensor) -> Tensor:
+        return torch.ops.aten.exp.default(x).tanh_() * 0 + _tanh(x) * (1 + 1e-6)
+
+    def _tanh(x: Tensor) -> Tensor:
+        return 1 - 2 / (torch.ops.aten.exp.default(2 * x) + 1)
+
+    monkeypatch.setitem(FASTER, aten.tanh.default, off)
+    run = trained(net(), engine={"dtype": dtype, "chunk": 1})
+    assert any("differs from the module's" in note for note in run.notes)
+    monkeypatch.undo()
+    expected = trained(net(), engine={"dtype": dtype, "chunk": 1, "recorded": False})
+    assert torch.equal(weights(run), weights(expected))
+
+
+def test_an_interpreter_that_is_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tracing.compiled
+
+    def off(module: Any) -> Any:
+        replay = real(module)
+
+        def wrong(*tensors: Tensor) -> Any:
+            found = replay(*tensors)
+            return [part * (1 + 1e-4) if part.is_floating_point() else part for part in found]
+
+        return wrong
+
+    monkeypatch.setattr(tracing, "compiled", off)
+    run = trained(net(), engine={"chunk": 1})
+    assert any("differs from the module's" in note for note in run.notes)
+
+
+def test_rounds_that_are_checked() -> None:
+    assert [n for n in range(1, 300) if is_checked(n)] == [1, 2, 4, 16, 64, 256]
+    assert not is_checked(0)
+
+
+class Switching(nn.Module):
+    """Behaves as recorded until a test says otherwise: what a recording cannot know."""
+
+    switched: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers(x)
+        return 2 * out if Switching.switched else out
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_run_whose_recording_goes_wrong_is_begun_again(
+    saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fednag.simulate.engine as engine_module
+
+    monkeypatch.setattr(Switching, "switched", False)
+    original = engine_module.Engine.round
+
+    def later(self: Any, server: Any, workers: Any, starts: Any, steps: int, number: int) -> Any:
+        if number == 3:
+            Switching.switched = True
+        return original(self, server, workers, starts, steps, number)
+
+    monkeypatch.setattr(engine_module.Engine, "round", later)
+    out = {"out": tmp_path} if saved else {}
+    run = trained(Switching(), engine={"chunk": 1, "threads": 1}, **out)
+    assert any("begun again, with the plain loop" in note for note in run.notes)
+    assert [record.iteration for record in run.records] == [0, 2, 4, 6, 8, 10, 12]
+    # The second time it is the switched model from the first iteration on.
+    monkeypatch.setattr(engine_module.Engine, "round", original)
+    plain = trained(Switching(), engine={"chunk": 1, "threads": 1, "recorded": False})
+    assert [r.loss for r in run.records] == [r.loss for r in plain.records]
+    if saved:
+        assert run.folder is not None
+        lines = (run.folder / "records.jsonl").read_text().splitlines()
+        assert len(lines) == len(run.records)
+
+
+def test_a_resumed_run_stays_on_the_plain_loop(tmp_path: Path) -> None:
+    """Else its last rounds would differ from those of a run that was not stopped."""
+    from fednag import checkpoint
+
+    x, y = samples()
+    written: list[Any] = []
+    original = checkpoint.write
+
+    def spy(*given: Any) -> None:
+        written.append(given[-1])
+        original(*given)
+
+    checkpoint.write = spy  # type: ignore[assignment]
+    try:
+        fednag.run(
+            FedNAG(),
+            model=nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5)),
+            data=(x, y),
+            out=tmp_path,
+            checkpoint={"rounds": 1},
+            **SHORT,
+        )
+    finally:
+        checkpoint.write = original  # type: ignore[assignment]
+    assert written
+    assert all("draws random numbers" in why for why, _ in written)
+    assert all(why is None for _, why in written)  # in evaluation mode it draws none
+
+
+def test_single_precision_models_are_compared_in_single_precision() -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = net()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layers(x.float() * torch.ones(5, dtype=torch.float32))
+            return out
+
+    x, y = samples()
+    problem = Problem(Dataset("own", x, y, x[:0], y[:0], 3), Single())
+    assert problem.twin is None
+    run = trained(Single(), engine={"chunk": 1})
+    assert all("recorded" not in note for note in run.notes)
+    expected = trained(net(), engine={"chunk": 1})
+    torch.testing.assert_close(weights(run), weights(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_weighted_classes_are_divided_by_their_weights() -> None:
+    x, y = samples()
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.5]), ignore_index=2)
+    run = trained(net(), loss=loss, algorithm=FedAvg(lr=0.1), workers=1, tau=1, iterations=3)
+    model = net()
+    expected = float(loss(model(x), y).detach())
+    assert run.records[0].loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_bytes_and_metrics_of_any_output() -> None:
+    """A model that gives a table, a loss for it, and a metric of it."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = net()
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            scores = self.layers(x)
+            return {"scores": scores, "sure": scores.max(-1).values}
+
+    def loss(output: dict[str, Tensor], y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output["scores"], y) + 0.01 * output["sure"].mean()
+
+    def right(output: dict[str, Tensor], y: Tensor) -> float:
+        return float((output["scores"].argmax(-1) == y).double().mean())
+
+    x, y = samples()
+    run = fednag.run(
+        FedNAG(lr=0.1), model=Two(), data=(x, y), test=(x[:20], y[:20]), loss=loss,
+        metrics={"right": right}, **SHORT,
+    )  # fmt: skip
+    output = run.final(x[:20])
+    assert run.records[-1].metrics["right"] == pytest.approx(right(output, y[:20]))
+    expected = float(loss(run.final(x), y).detach())
+    assert run.records[-1].loss == pytest.approx(expected, rel=1e-5)
+
+
+@dataclass(frozen=True)
+class Normed(Algorithm):
+    """Says that it is elementwise, and takes a norm over all workers."""
+
+    lr: float = 0.1
+    elementwise: ClassVar[bool] = True
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        g = grad(local.w)
+        return Vectors(w=local.w - self.lr * g / g.norm())
+
+
+@dataclass(frozen=True)
+class NormedByRow(Normed):
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        g = grad(local.w)
+        return Vectors(w=local.w - self.lr * g / g.norm(dim=-1, keepdim=True))
+
+
+@dataclass(frozen=True)
+class Drawing(Algorithm):
+    lr: float = 0.1
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.w - self.lr * grad(local.w) * torch.rand(()))
+
+
+@dataclass(frozen=True)
+class Writing(Algorithm):
+    lr: float = 0.1
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.w.sub_(self.lr * grad(local.w)))
+
+
+@dataclass(frozen=True)
+class Chatty(Algorithm):
+    """Returns a vector that it does not declare."""
+
+    lr: float = 0.1
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.w - self.lr * grad(local.w))
+
+    def end(
+        self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+    ) -> tuple[Vectors, Vectors]:
+        return Vectors(w=local.w, more=local.w), mine
+
+
+@dataclass(frozen=True)
+class Telling(Algorithm):
+    """Sends a number beside the weights: how far they have moved."""
+
+    lr: float = 0.1
+    up: ClassVar[tuple[str, ...]] = ("w", "distance")
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        assert local.w.dim() == sent.w.dim() == 2
+        return Vectors(w=local.w - self.lr * grad(local.w))
+
+    def end(
+        self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+    ) -> tuple[Vectors, Vectors]:
+        moved = (local.w - sent.w).norm(dim=-1, keepdim=True)
+        return Vectors(w=local.w, distance=moved), mine
+
+    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+        assert mean.distance.shape == (1,)
+        return server.but(w=mean.w)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Normed(), "elementwise = True"),
+        (Drawing(), "random numbers"),
+        (Writing(), "change the vectors"),
+        (Chatty(), "more, which is not named in up"),
+    ],
+)
+def test_rules_that_break_the_contract_are_refused(rule: Algorithm, message: str) -> None:
+    with pytest.raises(FednagError, match=message) as caught:
+        trained(net(), algorithm=rule)
+    assert "\n" not in str(caught.value)
+
+
+def test_norms_by_row_are_elementwise_enough() -> None:
+    stacked = trained(net(), algorithm=NormedByRow(), engine={"chunk": 3})
+    alone = trained(net(), algorithm=NormedByRow(), engine={"chunk": 1})
+    torch.testing.assert_close(weights(stacked), weights(alone), rtol=1e-5, atol=1e-6)
+
+
+def test_a_number_is_charged_as_a_number() -> None:
+    d = 5 * 8 + 8 + 8 * 3 + 3
+    assert payload(Telling(), Telling().init(torch.zeros(d))) == (4 * d, 4 * (d + 1))
+    run = trained(net(), algorithm=Telling())
+    assert run.records[-1].bytes_up == 6 * 3 * 4 * (d + 1)
+    assert run.records[-1].bytes_down == 6 * 3 * 4 * d
+
+
+def test_random_numbers_of_the_program_are_left_alone() -> None:
+    import random
+
+    import numpy as np
+
+    model = nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5))
+    torch.manual_seed(5)
+    np.random.seed(5)
+    random.seed(5)
+    before = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
+    trained(model)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (str(np.random.get_state()), random.getstate()) == before[1:]
