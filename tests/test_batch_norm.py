@@ -149,18 +149,16 @@ def test_resumed_is_not_to_be_told_from_uninterrupted(
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-@pytest.mark.parametrize("name", ["vgg16-bn", "resnet20"])
-def test_the_models_with_batch_normalisation_train(name: str) -> None:
+def test_a_model_with_batch_normalisation_trains_by_name() -> None:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(24, 3, 8, 8, generator=draw)
-    y = torch.arange(24) % 3
     found = fednag.run(
-        FedNAG(lr=0.01), model=name, data=(x, y), workers=2, tau=1, iterations=2, batch=4,
-        quiet=True,
+        FedNAG(lr=0.01), model="resnet20", data=(x, torch.arange(24) % 3), workers=2, tau=1,
+        iterations=2, batch=4, quiet=True, engine={"chunk": 1},
     )  # fmt: skip
     assert found.records[-1].loss is not None
     moved = [n for n, b in found.final.named_buffers() if n.endswith("running_mean") and b.any()]
-    assert len(moved) == (13 if name == "vgg16-bn" else 19)
+    assert len(moved) == 19
     assert not any("recorded" in note for note in found.notes)
 
 

@@ -93,8 +93,8 @@ def test_every_method_equals_the_simulator(name: str, tmp_path: Path) -> None:
 def test_running_statistics_are_those_of_the_simulator(batch_norm: str, tmp_path: Path) -> None:
     config = config_of(
         tmp_path / "flower", model__name="resnet20", model__batch_norm=batch_norm, rounds=2,
-        training__tau=2, training__batch=4, algorithm__name="mime", algorithm__lr=0.02,
-        flower__evaluate="silos",
+        training__tau=2, training__batch=4, algorithm__name="fedmom", algorithm__lr=0.02,
+        flower__evaluate="silos", evaluation__samples=40,
     )  # fmt: skip
     run = play(config, grid_of(config))
     twin = simulated(read_run_config(config), tmp_path)

@@ -76,7 +76,11 @@ class Checked:
         return self._traced.has(*given) or len(self._traced) < MOST_RECORDINGS
 
     def __call__(self, given: Given, due: int) -> Any:
-        """What the recording gives. Recordings last checked before ``due`` are checked first.
+        """What the recording for these tensors gives."""
+        return self.checked(given, due)(*given)
+
+    def checked(self, given: Given, due: int) -> Recording:
+        """The recording for these tensors; if it was last checked before ``due``, it is first.
 
         Raises whatever recording raises, or RuntimeError, when it is not to be used; and
         MisrecordedError when it should not have been.
@@ -86,7 +90,7 @@ class Checked:
             with quietly():
                 if recording.checked < due:
                     self._check(recording, given, due)
-        return recording(*given)
+        return recording
 
     def was_used(self, given: Given) -> bool:
         return self._traced.has(*given) and self._traced.recording(*given).checked >= 0

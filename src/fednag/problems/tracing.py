@@ -4,11 +4,11 @@ A recording is a flat list of torch's operations. Replaying it skips autograd's 
 bookkeeping; and it is a pure function, safe to share between threads, which ``functional_call`` is
 not: that swaps a module's attributes.
 
-The recorder knows which memory every operation reads and writes. What is done to a recording to
-make it faster is done only where no write lies between: sums are fused, repeated work is merged and
-memory is reused only for tensors that nothing ever writes to. An input or a constant that the
-function writes to is copied at the start of every replay, so that neither the caller's tensors nor
-the next replay see it.
+The recorder knows which memory every operation reads and writes, and when. What is done to a
+recording to make it faster is done only where no write lies between: sums are fused and repeated
+work is merged if nothing was written to their terms meanwhile, and only memory that nothing else
+sees is reused. An input or a constant that the function writes to is copied at the start of every
+replay, so that neither the caller's tensors nor the next replay see it.
 """
 
 from __future__ import annotations
@@ -182,7 +182,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._nodes: dict[int, Node] = {}
         self._alive: list[Tensor] = []  # so that no other tensor gets the id of one of these
         self._constants: dict[str, Tensor] = {}
-        self._written: set[int] = set()  # memory that some operation writes to
+        self._writes: dict[int, list[int]] = {}  # memory -> when operations write to it
+        self._time = 0
         self._held: set[int] = set()  # memory of constants
         self._computed: set[int] = set()  # memory of inputs, and of what was made of them
         for number, tensor in enumerate(inputs):
@@ -209,7 +210,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._bind(found, self._node(args[0]))
             return found
         node = self._graph.call_function(function, *given)
-        self._written |= {_memory(tensor) for tensor in written}
+        self._time += 1
+        node.meta["time"] = self._time
+        for memory in {_memory(tensor) for tensor in written}:
+            self._writes.setdefault(memory, []).append(node.meta["time"])
         if isinstance(found, Tensor):
             self._describe(node, [found])
             node.meta["like"] = found.shape, found.dtype
@@ -220,6 +224,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for number, part in enumerate(found):
                 if isinstance(part, Tensor):
                     piece = self._graph.call_function(operator.getitem, (node, number))
+                    piece.meta["time"] = self._time
                     self._describe(piece, [part])
                     piece.meta["like"] = part.shape, part.dtype
                     self._bind(part, piece)
@@ -245,7 +250,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         owners: dict[int, Node] = {}
         for node in sources:
             for memory in node.meta["memory"]:
-                if memory in self._written and memory in owners:
+                if memory in self._writes and memory in owners:
                     raise NotRecordableError("it writes to memory that two of its tensors share")
                 owners[memory] = node
         for node in sources:
@@ -262,15 +267,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Work that was done before is not done again, where nothing was written in between."""
         done: dict[Any, Node] = {}
         for node in list(self._graph.nodes):
-            if node.op != "call_function" or _is_mutable(node.target):
-                continue
-            if not all(self._is_quiet(part) for part in (node, *node.all_input_nodes)):
+            if node.op != "call_function" or "time" not in node.meta or _is_mutable(node.target):
                 continue
             key = node.target, _hashable(node.args), _hashable(node.kwargs)
-            first = done.setdefault(key, node)
-            if first is not node:
+            first = done.get(key)
+            if first is None or not self._is_same(first, node):
+                done[key] = node
+            else:
                 node.replace_all_uses_with(first)
                 self._graph.erase_node(node)
+
+    def _is_same(self, first: Node, second: Node) -> bool:
+        """Whether two nodes that do the same to the same tensors give the same."""
+        sources = second.all_input_nodes
+        if any(self._is_written(part, first, second) for part in sources):
+            return False
+        shared = {memory for part in sources for memory in part.meta.get("memory", ())}
+        # What looks at memory of others changes with it; what has memory of its own must not
+        # change, for each would have changed alone.
+        is_view = shared.issuperset(second.meta["memory"])
+        return is_view or (self._is_quiet(first) and self._is_quiet(second))
 
     def _scale_while_adding(self, node: Node) -> None:
         """``a + number * b`` in one pass over memory instead of two."""
@@ -283,7 +299,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(vector, Node) or not isinstance(number, int | float):
             return
         types = {part.meta["like"][1] for part in (node, scaled, vector)}
-        if self._is_quiet(vector) and len(types) == 1 and types.pop().is_floating_point:
+        stays = not self._is_written(vector, scaled, node)
+        if stays and len(types) == 1 and types.pop().is_floating_point:
             node.args, node.kwargs = (first, vector), {"alpha": number}
 
     def _add_in_place(self, node: Node) -> None:
@@ -300,7 +317,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _is_quiet(self, node: Node) -> bool:
         """Whether nothing is ever written to the node's memory."""
-        return not self._written.intersection(node.meta.get("memory", ()))
+        return not any(memory in self._writes for memory in node.meta.get("memory", ()))
+
+    def _is_written(self, node: Node, after: Node, before: Node) -> bool:
+        """Whether something is written to the node's memory between two operations."""
+        begin, end = after.meta["time"], before.meta["time"]
+        return any(
+            begin < when < end
+            for memory in node.meta.get("memory", ())
+            for when in self._writes.get(memory, ())
+        )
 
     def _source(self, node: Node, tensor: Tensor) -> Node:
         self._describe(node, [tensor])
