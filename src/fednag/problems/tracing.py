@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednag.problems.kernels import FASTER
 from fednag.problems.randomness import private_randomness, quietly
-from fednag.problems.replay import Replay, compiled
+from fednag.problems.replay import Replay, compiled, in_python
 
 aten = torch.ops.aten
 
@@ -115,7 +115,14 @@ class Recording:
         self._replay: Replay = compiled(module)
 
     def __call__(self, *tensors: Tensor) -> Any:
-        return self._replay(*tensors)
+        try:
+            return self._replay(*tensors)
+        except RuntimeError:
+            if self.checked >= 0:
+                raise
+            # An operation that the interpreter knows, but cannot do: Python can.
+            self._replay = in_python(self.module)
+            return self._replay(*tensors)
 
     def does_as(self, other: Recording) -> bool:
         """Whether both do the same operations with the same constants, but for precision."""
