@@ -94,7 +94,7 @@ def test_running_statistics_are_those_of_the_simulator(batch_norm: str, tmp_path
     config = config_of(
         tmp_path / "flower", model__name="resnet20", model__batch_norm=batch_norm, rounds=2,
         training__tau=2, training__batch=4, algorithm__name="fedmom", algorithm__lr=0.02,
-        flower__evaluate="silos", evaluation__samples=40,
+        flower__evaluate="silos",
     )  # fmt: skip
     run = play(config, grid_of(config))
     twin = simulated(read_run_config(config), tmp_path)
