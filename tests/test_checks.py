@@ -167,8 +167,8 @@ def test_a_resumed_run_stays_on_the_plain_loop(tmp_path: Path) -> None:
     finally:
         checkpoint.write = original  # type: ignore[assignment]
     assert written
-    assert all("draws random numbers" in why for why, _ in written)
-    assert all(why is None for _, why in written)  # in evaluation mode it draws none
+    assert all("draws random numbers" in why for why, _, _ in written)
+    assert all(why is None for _, why, _ in written)  # in evaluation mode it draws none
 
 
 def test_single_precision_models_are_compared_in_single_precision() -> None:
@@ -342,3 +342,272 @@ def test_random_numbers_of_the_program_are_left_alone() -> None:
     trained(model)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (str(np.random.get_state()), random.getstate()) == before[1:]
+
+
+def sgd(model: nn.Module, x: Tensor, y: Tensor, steps: int, loss: Any, lr: float = 0.5) -> float:
+    """torch's own optimiser on all samples; the loss at the end, in the model's present mode."""
+    optimiser = torch.optim.SGD(model.parameters(), lr)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss(model(x), y).backward()
+        optimiser.step()
+    return float(loss(model.eval()(x), y).detach())
+
+
+def alone(model: nn.Module, x: Tensor, y: Tensor, **changes: Any) -> fednag.Run:
+    settings = {"workers": 1, "tau": 1, "iterations": 10, "batch": 0, "quiet": True, **changes}
+    algorithm = settings.pop("algorithm", FedAvg(lr=0.5))
+    engine = {"dtype": "float64", **settings.pop("engine", {})}
+    return fednag.run(algorithm, model=model, data=(x, y), engine=engine, **settings)
+
+
+def many(count: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 6, generator=draw, dtype=torch.float64)
+    return x, torch.randint(0, 3, (count,), generator=draw)
+
+
+class MixingLater(nn.Module):
+    """Samples meet, but at the first weights it does not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
+        nn.init.zeros_(self.b.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x).tanh()
+        out: Tensor = self.b(h - h.mean(0))
+        return out
+
+
+class MixingWhenLarge(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.a(x)
+        return h * (1 + h.mean()) if len(x) > 8 else h
+
+
+class MixingSlopes(nn.Module):
+    """Values do not meet, slopes do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.a(x)
+        return h - (h.mean(0) - h.mean(0).detach())
+
+
+@pytest.mark.parametrize("kind", [MixingLater, MixingWhenLarge, MixingSlopes])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_samples_that_meet_are_taken_together(kind: type[nn.Module], recorded: bool) -> None:
+    """700 samples are more than a block of a full gradient, or of an evaluation."""
+    x, y = many(700)
+    torch.manual_seed(0)
+    model = kind().double()
+    run = alone(model, x, y, engine={"recorded": recorded})
+    expected = sgd(model, x, y, 10, nn.CrossEntropyLoss())
+    assert run.records[-1].loss == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", [MixingLater, MixingWhenLarge])
+def test_samples_that_meet_are_not_padded(kind: type[nn.Module]) -> None:
+    x, y = many(30)
+    torch.manual_seed(0)
+    model = kind().double()
+    settings: dict[str, Any] = {
+        "workers": 2, "batch": 16, "tau": 2, "iterations": 20,
+        "split": {"kind": "sizes", "proportions": [0.7, 0.3]},
+    }  # fmt: skip
+    losses = [
+        alone(model, x, y, engine={"recorded": recorded, "chunk": 1}, **settings).records[-1].loss
+        for recorded in (True, False)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+def test_a_padded_batch_is_compared_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording that passes on whole batches may be wrong on padded ones."""
+    from fednag.problems import examine
+
+    monkeypatch.setattr(examine, "_mixes", lambda *_: False)  # as if it had not been noticed
+    x, y = many(30)
+    torch.manual_seed(0)
+    model = MixingLater().double()
+    run = alone(
+        model, x, y, workers=2, batch=16, tau=2, iterations=8, engine={"chunk": 1},
+        split={"kind": "sizes", "proportions": [0.7, 0.3]},
+    )  # fmt: skip
+    assert any("differs from the module's" in note for note in run.notes)
+
+
+def test_the_end_of_a_run_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the rounds that are checked a model may change its mind; then it is begun again."""
+    import fednag.simulate.engine as engine_module
+
+    monkeypatch.setattr(Switching, "switched", False)
+    original = engine_module.Engine.round
+
+    def later(self: Any, server: Any, workers: Any, starts: Any, steps: int, number: int) -> Any:
+        Switching.switched = Switching.switched or number == 6
+        return original(self, server, workers, starts, steps, number)
+
+    monkeypatch.setattr(engine_module.Engine, "round", later)
+    run = trained(Switching(), engine={"chunk": 1, "threads": 1})
+    assert any("begun again" in note for note in run.notes)
+
+
+def test_complex_buffers_stay_complex() -> None:
+    class Rotating(nn.Module):
+        freqs: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
+            self.register_buffer("freqs", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.view_as_complex(self.a(x).reshape(len(x), 4, 2)) * self.freqs
+            out: Tensor = self.b(torch.view_as_real(h).flatten(1).tanh())
+            return out
+
+    x, y = many(30)
+    torch.manual_seed(0)
+    model = Rotating()
+    run = alone(model, x.float(), y, engine={"dtype": "float32"})
+    expected = sgd(model, x.float(), y, 10, nn.CrossEntropyLoss())
+    assert run.records[-1].loss == pytest.approx(expected, rel=1e-5)
+    assert run.final.freqs.is_complex()
+
+
+class Remembering(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.a, self.how = nn.Linear(6, 3), how
+        self.box: Any = {"list": [0], "tensor": torch.zeros(()), "table": {"n": 0}}.get(how)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "list":
+            self.box[0] += 1
+        elif self.how == "tensor":
+            self.box += 1
+        elif self.how == "table":
+            self.box["n"] += 1
+        else:  # a number of the weights, kept for ever
+            self.box = self.box or {}
+            self.box.setdefault(len(x), float(self.a.weight.detach().norm()))
+            return self.a(x) * self.box[len(x)]  # type: ignore[no-any-return]
+        out: Tensor = self.a(x)
+        return out
+
+
+class Counting:
+    calls = 0
+
+    def __call__(self, output: Tensor, y: Tensor) -> Tensor:
+        self.calls += 1
+        return nn.functional.cross_entropy(output, y)
+
+
+def shared_memory() -> nn.Module:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3))
+    model[1].weight.data = model[0].weight.data  # type: ignore[union-attr]
+    return model
+
+
+class MovingBuffer(nn.Module):
+    m: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+        self.register_buffer("m", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.m.copy_(0.5 * self.m + 0.5 * x.detach().mean(0))
+        out: Tensor = self.a(x - self.m)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": Remembering("list")}, "attribute 'box'"),
+        ({"model": Remembering("tensor")}, "attribute 'box'"),
+        ({"model": Remembering("table")}, "attribute 'box'"),
+        ({"model": Remembering("norm")}, "gradients when it is called again"),
+        ({"model": nn.Linear(6, 3), "loss": Counting()}, "loss: every call changes it"),
+        ({"model": shared_memory()}, "share memory"),
+        ({"model": MovingBuffer(), "batch_norm": "frozen"}, "'frozen' is for normalisation"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(FednagError, match=message) as caught:
+        fednag.run(FedAvg(), data=many(30), quiet=True, iterations=5, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_later_gradients_of_an_iteration_see_the_buffers_that_moved() -> None:
+    x, y = many(30)
+    losses = [
+        alone(
+            _seeded(MovingBuffer), x, y, batch=5, workers=3,
+            algorithm=fednag.Mime(lr=0.05, momentum=0.5), tau=2, engine={"recorded": recorded},
+        ).records[-1].loss
+        for recorded in (True, False)
+    ]  # fmt: skip
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+def _seeded(kind: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return kind().double()
+
+
+class LossInTraining(nn.Module):
+    def forward(self, output: Tensor, y: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(output, y)
+        return loss + 0.5 * output.square().mean() if self.training else loss
+
+
+def test_a_loss_stays_in_its_mode() -> None:
+    x, y = many(30)
+    model = _seeded(lambda: nn.Linear(6, 3))  # type: ignore[arg-type]
+    run = alone(model, x, y, loss=LossInTraining())
+    assert run.records[-1].loss == pytest.approx(sgd(model, x, y, 10, LossInTraining()), rel=1e-9)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 4])
+def test_ignored_samples_move_nothing(batch: int) -> None:
+    """Also where a whole batch, or a whole worker, is ignored: torch's slope is 0 there."""
+    x, y = many(30)
+    y = torch.cat([torch.zeros(15, dtype=torch.long), y[15:].clamp(min=1)])
+    model = _seeded(lambda: nn.Linear(6, 3))  # type: ignore[arg-type]
+    run = alone(
+        model, x, y, loss=nn.CrossEntropyLoss(ignore_index=0), owners=[0] * 15 + [1] * 15,
+        workers=None, split={"kind": "natural"}, batch=batch, iterations=6,
+    )  # fmt: skip
+    assert not run.diverged
+    assert run.records[-1].refusals == 0
+    assert run.records[-1].loss < run.records[0].loss
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fednag.compare([]), "algorithms: the list is empty"),
+        (lambda: fednag.compare(["fednag"], seeds=[]), "seeds: the list is empty"),
+        (lambda: fednag.compare(["fednag"], seeds=[0, 0]), "seeds: one is there twice"),
+        (lambda: fednag.sweep({"training.tau": 3}), "training.tau: give a list"),  # type: ignore[dict-item]
+        (lambda: fednag.sweep("training.tau"), "axes: give a list"),  # type: ignore[arg-type]
+    ],
+)
+def test_odd_arguments_get_a_sentence(call: Any, message: str) -> None:
+    with pytest.raises(FednagError, match=message):
+        call()

@@ -253,8 +253,8 @@ def test_bytes_are_what_is_sent(blobs: Dataset, name: str, monkeypatch: Any) -> 
         counted["up"] += up.nbytes
         return up, memory
 
-    def probe(self: Any, server: Vectors, workers: Any) -> engine_module.Gathered:
-        found = original(self, server, workers)
+    def probe(self: Any, server: Vectors, workers: Any, number: int) -> engine_module.Gathered:
+        found = original(self, server, workers, number)
         counted["down"] += len(workers) * server.pick(["w"]).nbytes
         counted["up"] += len(workers) * found.vectors.nbytes
         return found

@@ -284,6 +284,12 @@ def sweep(
     >>> [run.label for run in result.runs]
     ['momentum=0.0', 'momentum=0.9']
     """
+    _check_seeds(seeds)
+    for field, values in axes.items() if isinstance(axes, Mapping) else [("axes", None)]:
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise FednagError(
+                f"{field}: give a list of values, e.g. {{'algorithm.momentum': [0.0, 0.9]}}"
+            )
     parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     with_metrics(parts, raw, metrics)
     parts.several_seeds = len(set(seeds)) > 1
@@ -301,6 +307,9 @@ def _runs(
     resume: bool,
     quiet: bool,
 ) -> list[Run]:
+    if not algorithms:
+        raise FednagError("algorithms: the list is empty; name at least one method")
+    _check_seeds(seeds)
     experiments = []
     for label, method in labelled(algorithms).items():
         for seed in seeds:
@@ -324,6 +333,15 @@ def _shown(
 ) -> list[Run]:
     with progress([label for label, _, _ in experiments], quiet) as started:
         return run_all(experiments, parts, _path(out, resume), started, resume=resume)
+
+
+def _check_seeds(seeds: Sequence[int]) -> None:
+    if not len(seeds):
+        raise FednagError("seeds: the list is empty; give at least one")
+    if len(set(seeds)) < len(seeds):
+        raise FednagError(
+            "seeds: one is there twice, and would be counted as two runs; leave it out"
+        )
 
 
 def _path(out: str | Path | None, resume: bool) -> Path | None:

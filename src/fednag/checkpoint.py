@@ -27,6 +27,9 @@ from fednag.records import Mark, RunFolder, sync, write_atomically
 from fednag.simulate.run import Best, Plan, State
 from fednag.vectors import Vectors
 
+Plain = tuple[str | None, str | None, str | None]
+"""Why the plain loop trains the model, why it evaluates it, why workers are not stacked."""
+
 FORMAT = 1
 KEPT = 2
 LARGEST_HEADER = 64 << 20  # bytes; a header that claims more is not ours
@@ -53,8 +56,7 @@ class Checkpoint:
     state: State
     mark: Mark
     versions: dict[str, str]
-    plain: tuple[str | None, str | None] = (None, None)
-    """Why the plain loop trained and evaluated the model; None: it was recorded."""
+    plain: Plain = (None, None, None)
 
 
 def identity(plan: Plan, exact_key: str) -> str:
@@ -79,7 +81,7 @@ def write(
     records: int,
     owner: str,
     versions: Mapping[str, str],
-    plain: tuple[str | None, str | None] = (None, None),
+    plain: Plain = (None, None, None),
 ) -> None:
     """Save the state after ``records`` records, then drop all but the newest checkpoints."""
     tensors = {f"server.{name}": vector for name, vector in state.server.items()}
@@ -171,8 +173,8 @@ def _read(file: Path, folder: RunFolder, plan: Plan, owner: str) -> Checkpoint:
     if not folder.agrees(mark):
         raise UnusableError("records.jsonl is not the one it was saved with")
     state = _state(about, tensors, plan)
-    training, evaluation = about.get("plain", (None, None))
-    return Checkpoint(state, mark, about["versions"], (training, evaluation))
+    training, evaluation, alone = about.get("plain", (None, None, None))
+    return Checkpoint(state, mark, about["versions"], (training, evaluation, alone))
 
 
 def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> State:

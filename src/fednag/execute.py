@@ -91,6 +91,7 @@ class Execution:
                 gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
                 gradients.plain = gradients.plain or saved.plain[0]
                 judgements.plain = judgements.plain or saved.plain[1]
+                gradients.alone = gradients.alone or saved.plain[2]
                 self.notes += _other_versions(saved.versions)
                 went_on = f"went on from round {saved.state.round} of {self.plan.rounds}"
                 self.notes.append(f"{went_on} (checkpoint)")
@@ -261,7 +262,8 @@ class Execution:
         return by_rounds or (every.seconds > 0 and time.monotonic() - saved >= every.seconds)
 
     def _save(self, folder: RunFolder, state: State, records: int) -> None:
-        plain = self.plan.problem.gradients.plain, self.plan.problem.judgements.plain
+        gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
+        plain = gradients.plain, judgements.plain, gradients.alone
         checkpoint.write(folder, state, records, self._identity, self._about["versions"], plain)
 
     def _interrupted(self, number: int, folder: RunFolder, state: State) -> Interrupted:

@@ -221,4 +221,7 @@ def _number(found: object) -> float | None:
     """A Python or numpy number, or a tensor or an array of one, as a float."""
     if getattr(found, "shape", None) == () and hasattr(found, "item"):
         found = found.item()
-    return float(found) if isinstance(found, Real) else None
+    try:
+        return float(found) if isinstance(found, Real) else None
+    except OverflowError:  # a whole number beyond all floating ones
+        return float("inf")

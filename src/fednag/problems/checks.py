@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fednag.errors import FednagError
 from fednag.problems.plain import first_line
-from fednag.problems.randomness import private_randomness, quietly
+from fednag.problems.randomness import is_private, private_randomness, quietly
 from fednag.problems.replay import in_python
 from fednag.problems.tracing import Recording, Traced
 from fednag.vectors import Vector
@@ -41,6 +41,10 @@ SEED = 7_919  # of the numbers recordings are made with
 
 T = TypeVar("T")
 Given = Sequence[Tensor]
+
+
+class DisagreementError(Exception):
+    """A recording does not agree with the module, and was not used so far."""
 
 
 class MisrecordedError(Exception):
@@ -75,38 +79,40 @@ class Checked:
         """Whether tensors of these kinds are recorded, or may yet be."""
         return self._traced.has(*given) or len(self._traced) < MOST_RECORDINGS
 
-    def __call__(self, given: Given, due: int) -> Any:
+    def __call__(self, given: Given, due: int, padded: bool = False) -> Any:
         """What the recording for these tensors gives."""
-        return self.checked(given, due)(*given)
+        return self.checked(given, due, padded)(*given)
 
-    def checked(self, given: Given, due: int) -> Recording:
+    def checked(self, given: Given, due: int, padded: bool = False) -> Recording:
         """The recording for these tensors; if it was last checked before ``due``, it is first.
 
-        Raises whatever recording raises, or RuntimeError, when it is not to be used; and
-        MisrecordedError when it should not have been.
+        Batches that are padded are checked apart from those that are not. Raises whatever recording
+        raises, or DisagreementError, when it is not to be used; and MisrecordedError when it should
+        not have been.
         """
         recording = self._traced.recording(*given)
-        if recording.checked < due:
+        if recording.checked[padded] < due:
             with quietly():
-                if recording.checked < due:
-                    self._check(recording, given, due)
+                if recording.checked[padded] < due:
+                    self._check(recording, given, due, padded)
         return recording
 
     def was_used(self, given: Given) -> bool:
-        return self._traced.has(*given) and self._traced.recording(*given).checked >= 0
+        has = self._traced.has(*given)
+        return has and max(self._traced.recording(*given).checked.values()) >= 0
 
-    def _check(self, recording: Recording, given: Given, due: int) -> None:
+    def _check(self, recording: Recording, given: Given, due: int, padded: bool) -> None:
         workers = len(given[0])
-        first = recording.checked < 0
+        first = recording.checked[padded] < 0
         rows = slice(0, workers) if first else slice(due % workers, due % workers + 1)
         if first:  # the first weights may be what a recording holds on to
             given = self.function.moved(given)
         with private_randomness(SEED + due):
             why = self._disagreement(recording, given, rows)
         if why is None:
-            recording.checked = due
+            recording.checked[padded] = due
         elif first:
-            raise RuntimeError(why)
+            raise DisagreementError(why)
         else:
             raise MisrecordedError(why)
 
@@ -197,25 +203,30 @@ class Gradients:
         )
 
     def __call__(
-        self, w: Vector, b: Vector, x: Tensor, y: Tensor, weight: Tensor
+        self, w: Vector, b: Vector, x: Tensor, y: Tensor, weight: Tensor, padded: bool = False
     ) -> tuple[Vector, Vector]:
         given = w, b, x, y, weight
         stacked = len(w) > 1
         if self.plain is None and not (stacked and self.alone) and self._recorded.takes(given):
             try:
-                gradient, after = self._recorded(given, self.due)
+                gradient, after = self._recorded(given, self.due, padded)
                 return gradient, after
             except MisrecordedError as error:
                 self.plain = str(error)
                 raise
             except FednagError:
                 raise
+            except DisagreementError as error:
+                self._give_up(stacked, str(error))
             except Exception as error:  # whatever a user's model raises under recording
                 if self._recorded.was_used(given):
                     raise
                 self._give_up(stacked, first_line(error))
         if stacked:
-            rows = [self(*(part[i : i + 1] for part in given)) for i in range(len(w))]
+            rows = []
+            for i in range(len(w)):
+                one = slice(i, i + 1)
+                rows.append(self(w[one], b[one], x[one], y[one], weight[one], padded))
             return torch.cat([row[0] for row in rows]), torch.cat([row[1] for row in rows])
         return plainly(self.problem, *given)
 
@@ -235,11 +246,14 @@ def plainly(
     problem: Problem, w: Vector, b: Vector, x: Tensor, y: Tensor, weight: Tensor
 ) -> tuple[Vector, Vector]:
     """Gradients by the user's own module, worker by worker, each on its own samples."""
+    if not is_private():  # a model that turns out to be random in the middle of a round
+        with private_randomness(SEED):
+            return plainly(problem, w, b, x, y, weight)
     gradients, after = [], []
     for row in range(len(w)):
         used = weight[row] != 0
         samples, targets = x[row][used], y[row][used]
-        factor = _part(problem, weight[row][used], targets)
+        factor = _part(problem, weight[row][used], targets) if len(samples) else 0.0
         if factor == 0:
             gradients.append(torch.zeros_like(w[row]))
             after.append(b[row])
@@ -294,6 +308,8 @@ class Judgements:
                 raise
             except FednagError:
                 raise
+            except DisagreementError as error:
+                self.plain = str(error)
             except Exception as error:  # whatever a user's model raises under recording
                 if self._recorded.was_used(given):
                     raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +23,15 @@ from torch.nn.parameter import UninitializedParameter, is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednag.errors import FednagError
-from fednag.problems.losses import Objective
+from fednag.problems.losses import Objective, converted
 from fednag.problems.plain import changes_its_weights, duplicate
 from fednag.problems.randomness import private_randomness
 from fednag.problems.tracing import draws, writes
 
 SEED = 20_210  # of the draws a model makes while it is tried
 SAMPLES = 8
+MANY = 600  # samples, of models that take them quickly: more than blocks of a full gradient have
+PATIENCE = 0.7  # seconds that a pass over many may take
 CLOSE, CLOSE_DOUBLE = 1e-4, 1e-9  # relative differences that are rounding
 
 
@@ -76,6 +79,14 @@ def check_parameters(module: nn.Module) -> None:
                 f"model: its parameter {name!r} is complex, and the methods average real vectors; "
                 "keep its real and imaginary part as two parameters (torch.view_as_real)"
             )
+    places: dict[int, str] = {}
+    for name, parameter in module.named_parameters():
+        other = places.setdefault(parameter.data_ptr(), name) if parameter.numel() else name
+        if other != name:
+            raise FednagError(
+                f"model: its parameters {other!r} and {name!r} share memory, which copies do not; "
+                "make them one parameter (b.weight = a.weight)"
+            )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise FednagError("model: it has no trainable parameters; give one that has")
 
@@ -104,9 +115,9 @@ def check_copy(
     A copy has parameters of its own, and functions that the original's forward pass holds on to
     still see the original's.
     """
-    made = duplicate(module).to(x.device, dtype)
+    made = converted(duplicate(module), x.device, dtype)
     with borrowed(module):
-        module.to(x.device, dtype)
+        converted(module, x.device, dtype)
         found = [_slopes(each, objective, x, y) for each in (module, made)]
     for (name, _), ours, theirs in zip(module.named_parameters(), *found, strict=True):
         if not _near(ours, theirs, CLOSE):
@@ -170,8 +181,14 @@ def _slopes(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> li
     ]
 
 
-def examine(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> Facts:
-    """Try copies of a model, in training mode already, on some samples."""
+def examine(
+    module: nn.Module,
+    objective: Objective,
+    x: Tensor,
+    y: Tensor,
+    samples: Callable[[int], tuple[Tensor, Tensor]],
+) -> Facts:
+    """Try copies of a model, in training mode already, on some samples; ``samples`` gives more."""
     tried = duplicate(module)
     start = {name: value.detach().clone() for name, value in _tensors(module)}
     watch = Watch(tried)
@@ -193,13 +210,33 @@ def examine(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> Fa
         x, y = _widened(x), _widened(y)
     values = objective.values if by_sample else None
     is_random = watch.random is not None
-    mixing = [
-        values is None or _mixes(each, values, x, y, is_random)
-        for each in (duplicate(module), duplicate(module).eval())
-    ]
+    mixing = [True, True]
+    if values is not None:
+        mixing = [
+            _mixes(duplicate(module), values, x, y, is_random),
+            _mixes(duplicate(module).eval(), values, x, y, is_random),
+        ]
+        if not all(mixing):  # some do so only in large batches
+            few, seconds = len(x), _seconds(module, x)
+            count = max(min(MANY, int(few * PATIENCE / max(seconds, 1e-9))), few)
+            x, y = samples(count)
+            if double is not None:
+                x, y = _widened(x), _widened(y)
+            if len(x) > few:
+                mixing[0] = mixing[0] or _mixes(duplicate(module), values, x, y, is_random)
+                settled = duplicate(module).eval()
+                mixing[1] = mixing[1] or _mixes(settled, values, x, y, is_random)
     # What a batch does to the buffers would depend on what it is padded with.
     mixes = mixing[0] or bool(moving)
     return Facts(moving, watch.random, mixes, mixing[1], by_sample, double is not None)
+
+
+def _seconds(module: nn.Module, x: Tensor) -> float:
+    tried = duplicate(module)
+    began = time.perf_counter()
+    with private_randomness(SEED), torch.no_grad():
+        tried(x.clone())
+    return time.perf_counter() - began
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -254,9 +291,17 @@ def _check_memory(
 
     first, second = duplicate(module), duplicate(module)
     found = [called(first, x, y), called(first, x, y)]
-    seen = _attributes(first)
+    seen, told = _attributes(first), _fingerprint(getattr(objective.given, "__dict__", None))
     found.append(called(first, x, y))
+    if _fingerprint(getattr(objective.given, "__dict__", None)) != told:
+        raise FednagError(
+            "loss: every call changes it; a loss must give the same for the same outputs and "
+            "targets: leave out what it counts or remembers"
+        )
+    draw = torch.Generator().manual_seed(SEED)
+    start, kept = {name: _shaken(value, draw) for name, value in start.items()}, start
     called(second, x.flip(0) * 0.5 if x.is_floating_point() else x.flip(0), y.flip(0))
+    start = kept
     found.append(called(second, x, y))
     for slopes in found[1:]:
         if not all(_near(a, b, CLOSE) for a, b in zip(found[0], slopes, strict=True)):
@@ -301,30 +346,59 @@ def _mixes(
     y: Tensor,
     random_too: bool,
 ) -> bool:
-    """Whether a sample's value depends on the samples beside it, or on how many there are."""
+    """Whether a sample's value or slope depends on the samples beside it, or on how many there are.
+
+    At the first weights and at others: where a layer begins with zeros, nothing shows.
+    """
     half = len(x) // 2
     if not half:
         return False
-    start = {name: value.detach().clone() for name, value in _tensors(module)}
+    first = {name: value.detach().clone() for name, value in _tensors(module)}
+    draw = torch.Generator().manual_seed(SEED)
+    names = {name for name, parameter in module.named_parameters()}
+    for start in (first, {n: _shaken(v, draw) if n in names else v for n, v in first.items()}):
 
-    def of(samples: Tensor, targets: Tensor) -> Tensor:
-        _load(module, start)
-        with private_randomness(SEED), torch.no_grad():
-            return values(module(samples.clone()), targets.clone())
+        def of(
+            samples: Tensor, targets: Tensor, count: int, start: dict[str, Tensor] = start
+        ) -> list[Tensor]:
+            """The values of the first few, and what they ask of the parameters."""
+            _load(module, start)
+            module.zero_grad(set_to_none=True)
+            with private_randomness(SEED), torch.set_grad_enabled(module.training):
+                found = values(module(samples.clone()), targets.clone())[:count]
+            if found.requires_grad:
+                found.sum().backward()  # type: ignore[no-untyped-call]
+            slopes = [p.grad for p in module.parameters() if p.grad is not None]
+            return [found.detach(), *(slope.to_dense() for slope in slopes)]
 
-    try:
-        whole = of(x, y)
-        others = of(torch.cat([x[:half], x[:half].flip(0), x[2 * half :]]), _swapped(y, half))
-        alone = None if random_too else of(x[:half], y[:half])
-        single = None if random_too else of(x[:1], y[:1])
-    except Exception:
-        return True  # it wants batches of some size, which then are what it gets
-    close = CLOSE_DOUBLE if whole.dtype == torch.float64 else CLOSE
-    if not _near(whole[:half], others[:half], close):
-        return True
-    if alone is None or single is None:
-        return False
-    return not (_near(whole[:half], alone, close) and _near(whole[:1], single, close))
+        try:
+            whole = of(x, y, half)
+            swapped = torch.cat([x[:half], x[:half].flip(0), x[2 * half :]])
+            others = [of(swapped, _swapped(y, half), half)]
+            if not random_too:
+                others.append(of(x[:half], y[:half], half))
+            single = None if random_too else of(x[:1], y[:1], 1)
+        except Exception:
+            return True  # it wants batches of some size, which then are what it gets
+        close = CLOSE_DOUBLE if whole[0].dtype == torch.float64 else CLOSE
+        for other in others:
+            if len(other) != len(whole) or not all(map(_near_by(close), whole, other)):
+                return True
+        if single is not None and not _near(whole[0][:1], single[0], close):
+            return True
+    return False
+
+
+def _near_by(close: float) -> Callable[[Tensor, Tensor], bool]:
+    return lambda a, b: _near(a, b, close)
+
+
+def _shaken(tensor: Tensor, draw: torch.Generator) -> Tensor:
+    """Other weights, some of them large."""
+    if not tensor.is_floating_point():
+        return tensor
+    noise = torch.randn(tensor.shape, generator=draw, dtype=torch.float64).to(tensor)
+    return tensor + 0.3 * noise
 
 
 def _swapped(y: Tensor, half: int) -> Tensor:
@@ -336,7 +410,8 @@ def _in_double(
 ) -> tuple[nn.Module, Objective] | None:
     """Model and loss in double precision, if they compute in it."""
     try:
-        double, wide = duplicate(module).double(), objective.to(x.device, torch.float64)
+        double = converted(duplicate(module), x.device, torch.float64)
+        wide = objective.to(x.device, torch.float64)
         with private_randomness(SEED):
             slopes = _backward(duplicate(double), wide, _widened(x), _widened(y))
     except Exception:  # its forward pass insists on a type
@@ -372,16 +447,31 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """The plain numbers and sizes of containers that parts of a module hold."""
-    found: dict[str, Any] = {}
-    for prefix, part in module.named_modules():
-        for name, value in vars(part).items():
-            where = f"{prefix}.{name}".lstrip(".")
-            if isinstance(value, bool | int | float | str | None):
-                found[where] = value
-            elif isinstance(value, list | dict | set) and not name.startswith("_"):
-                found[where] = len(value)
-    return found
+    """What parts of a module hold beside parameters, buffers and parts."""
+    own = set(vars(nn.Module()))
+    return {
+        f"{prefix}.{name}".lstrip("."): _fingerprint(value)
+        for prefix, part in module.named_modules()
+        for name, value in vars(part).items()
+        if name not in own
+    }
+
+
+def _fingerprint(value: Any, depth: int = 3) -> Any:
+    """Something that differs when a value does, for values that a model may remember by."""
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    if isinstance(value, Tensor):
+        if value.layout is not torch.strided or value.numel() > 10**6 or value.is_meta:
+            return tuple(value.shape)
+        return tuple(value.shape), str(value.detach().double().sum().item())
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return value.shape, str(value.sum())
+    if depth and isinstance(value, dict):
+        return tuple((str(key), _fingerprint(v, depth - 1)) for key, v in value.items())
+    if depth and isinstance(value, list | tuple):
+        return len(value), tuple(_fingerprint(each, depth - 1) for each in value[:100])
+    return len(value) if isinstance(value, set) else None
 
 
 def _drawn() -> tuple[Any, ...]:

@@ -40,6 +40,19 @@ def squared_error(output: Tensor, y: Tensor) -> Tensor:
     return (output - y).square().mean(1)
 
 
+def converted(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The module on a device and in a precision; complex numbers stay complex."""
+    wide = torch.complex128 if dtype == torch.float64 else torch.complex64
+
+    def moved(tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            return tensor.to(device, wide)
+        return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
+
+    found: nn.Module = module._apply(moved)  # type: ignore[no-untyped-call]
+    return found
+
+
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "mse": squared_error}
 
 
@@ -62,7 +75,7 @@ class Objective:
         """The same in another precision; tables of weights go along."""
         if not isinstance(self.given, nn.Module):
             return self
-        given = copy.deepcopy(self.given).to(device, dtype)
+        given = converted(copy.deepcopy(self.given), device, dtype)
         return _of_module(given) if self.values is not None else Objective(given, None)
 
 
@@ -89,7 +102,7 @@ def resolve(loss: str | Loss) -> Objective:
             "loss: reduction='sum' makes steps as large as the batch; use reduction='mean'"
         )
     if isinstance(loss, nn.Module):
-        return _of_module(copy.deepcopy(loss).eval())
+        return _of_module(copy.deepcopy(loss))
     return Objective(loss, loss)
 
 

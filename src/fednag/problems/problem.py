@@ -25,7 +25,7 @@ from fednag.problems.examine import (
     training_mode,
 )
 from fednag.problems.gradients import Differentiable
-from fednag.problems.losses import Loss, Objective, resolve
+from fednag.problems.losses import Loss, Objective, converted, resolve
 from fednag.problems.plain import Buffers, Plain, duplicate, first_line
 from fednag.problems.randomness import private_randomness, quietly
 from fednag.vectors import Layout, Vector, ravel
@@ -90,17 +90,39 @@ class Problem:
         if not known:
             with quietly():
                 check_copy(module, objective.to(self.device, dtype), x, y, dtype)
-        self.module = duplicate(module).to(self.device, dtype)
+        self.module = converted(duplicate(module), self.device, dtype)
         training_mode(self.module)
         if batch_norm == "frozen":
             for part in self.module.modules():
-                if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                if isinstance(part, nn.modules.batchnorm._NormBase):
                     part.eval()
         self.objective = objective.to(self.device, dtype)
         facts = known_facts(self.module) if known else self._examined(x, y)
+        self._check_buffers(facts)
         self._settle(facts)
         if not recorded:
             self.use_plain_loop("engine.recorded is false")
+
+    def _check_buffers(self, facts: Facts) -> None:
+        """Refuse buffers that cannot travel as numbers of the run's precision, or be frozen."""
+        held = dict(self.module.named_buffers())
+        for name in facts.moving:
+            if self.batch_norm == "frozen":
+                raise FednagError(
+                    f"model.batch_norm: 'frozen' is for normalisation, and training changes the "
+                    f"buffer {name!r} of another part; use 'averaged' or 'local'"
+                )
+            if held[name].is_complex():
+                raise FednagError(
+                    f"model: training changes its complex buffer {name!r}, and buffers travel as "
+                    "real numbers; keep its real and imaginary part as two buffers"
+                )
+            counts = not held[name].is_floating_point() and self.dtype != torch.float64
+            if counts and bool((held[name].abs() >= 2**22).any()):
+                raise FednagError(
+                    f"model: training counts in its buffer {name!r}, beyond what single precision "
+                    "holds; set engine.dtype = 'float64', or start the count lower"
+                )
 
     def _settle(self, facts: Facts) -> None:
         """All that depends on what was found out about the model."""
@@ -161,7 +183,7 @@ class Problem:
             twin = copy.copy(self)
             twin.dtype = torch.float64
             twin._scaling = self._scaled_to(torch.float64)  # its samples stay as compact as ours
-            twin.module = duplicate(self.module).double()
+            twin.module = converted(duplicate(self.module), self.device, torch.float64)
             twin.objective = self.objective.to(self.device, torch.float64)
             twin._settle(self.facts)
             self._twin = twin
@@ -268,11 +290,15 @@ class Problem:
 
     def _examined(self, x: Tensor, y: Tensor) -> Facts:
         with private_randomness(), quietly():
-            return examine(self.module, self.objective, x, y)
+            return examine(self.module, self.objective, x, y, self._many)
+
+    def _many(self, count: int) -> tuple[Tensor, Tensor]:
+        """The first samples as the model sees them, and their targets."""
+        return self.features(self.x[:count]), self._targets(self.dataset.y[:count])
 
     def _try_out(self, module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> None:
         """Find what cannot work (wrong shapes, no loss) before training does."""
-        tried = duplicate(module).to(self.device, self.dtype)
+        tried = converted(duplicate(module), self.device, self.dtype)
         objective = objective.to(self.device, self.dtype)
         try:
             with torch.enable_grad(), private_randomness(0), quietly():

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 ALONE = threading.RLock()
+_INSIDE = threading.local()
 
 
 @contextmanager
@@ -33,7 +34,17 @@ def private_randomness(seed: int | None = None) -> Iterator[None]:
     With ``seed``, all three start from it.
     """
     with ALONE:
-        yield from _private(seed)
+        depth = getattr(_INSIDE, "depth", 0)
+        _INSIDE.depth = depth + 1
+        try:
+            yield from _private(seed)
+        finally:
+            _INSIDE.depth = depth
+
+
+def is_private() -> bool:
+    """Whether this thread's random draws are kept from the program already."""
+    return getattr(_INSIDE, "depth", 0) > 0
 
 
 def _private(seed: int | None) -> Iterator[None]:

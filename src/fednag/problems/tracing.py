@@ -111,14 +111,14 @@ class Recording:
 
     def __init__(self, module: GraphModule) -> None:
         self.module = module
-        self.checked = -1
+        self.checked = {False: -1, True: -1}  # when last, without and with padding
         self._replay: Replay = compiled(module)
 
     def __call__(self, *tensors: Tensor) -> Any:
         try:
             return self._replay(*tensors)
         except RuntimeError:
-            if self.checked >= 0:
+            if max(self.checked.values()) >= 0:
                 raise
             # An operation that the interpreter knows, but cannot do: Python can.
             self._replay = in_python(self.module)
@@ -370,7 +370,9 @@ def _refuse(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
     if draws(function, args, kwargs):
         raise NotRecordableError(f"it draws random numbers ({function})")
     if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(function.tags):
-        raise NotRecordableError(f"what it does depends on values ({function})")
+        raise NotRecordableError(
+            f"what it does depends on values: .item(), float(), bool() or an if ({function})"
+        )
 
 
 def draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -106,11 +106,11 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self._workforce.__exit__()
 
-    def probe(self, server: Vectors, workers: Indexes) -> Gathered:
+    def probe(self, server: Vectors, workers: Indexes, number: int = 0) -> Gathered:
         """The mean full gradient ``g`` at the server's ``w`` over these workers."""
 
         def task(group: Indexes) -> Gathered:
-            with self._draws(group, 0):
+            with self._draws(group, number, of_probe=1):
                 carried = Carried(self._buffers(server, self.memories.read(group), len(group)))
                 up = Vectors(g=self._full(group, carried)(stacked(server.w, len(group))))
             return self._weighted(up, group, self._finite(group, up))
@@ -151,6 +151,25 @@ class Engine:
         parts = self._workforce.ordered(task, self._groups(workers))
         return mean_of(parts, self.problem.dtype)
 
+    def verify(self, server: Vectors, starts: Indexes) -> None:
+        """Compare what is recorded with the module once more, at the weights of the end."""
+        if self.problem.gradients.plain and self.problem.judgements.plain:
+            return
+        self.problem.check_again()
+        group = self._groups(np.arange(len(self.owned)))[0]
+        with self._draws(group, 0):
+            mine = self.memories.read(group)
+            carried = Carried(self._buffers(server, mine, len(group)))
+            sent = server.pick(self.algorithm.down).map(lambda v: stacked(v, len(group)))
+            rules = mine.without(BUFFERS)
+            grad = next(iter(self._grads(group, starts, 1, carried)))
+            self._step(self.algorithm.begin(sent, rules), grad, sent, rules)
+        block = torch.from_numpy(self.owned[int(group[0])][:EVALUATION_BLOCK])
+        held = self._buffers(server, mine, len(group))[0]
+        problem = self.problem
+        if not problem.facts.mixes_settled:
+            problem.evaluate(server.w, held, problem.x, problem.y, block.to(problem.device))
+
     def evaluate(
         self, w: Vector, b: Vector, x: Tensor, y: Tensor, index: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -173,12 +192,15 @@ class Engine:
         width = len(index) if self.problem.facts.mixes_settled else EVALUATION_BLOCK
         return _joined(list(self._workforce.ordered(task, torch.split(index, max(width, 1)))))
 
-    def _draws(self, group: Indexes, number: int) -> AbstractContextManager[None]:
+    def _draws(
+        self, group: Indexes, number: int, of_probe: int = 0
+    ) -> AbstractContextManager[None]:
         """Random draws of the group's models, keyed by round and worker."""
         if self.problem.gradients.plain is None:
             return nullcontext()
         named = int(self.schedule.numbers[group[0]])
-        return private_randomness(_key(self.schedule.seed, EAGER, number, named))
+        stream = (of_probe,) if of_probe else ()
+        return private_randomness(_key(self.schedule.seed, EAGER, number, named, *stream))
 
     def _buffers(self, server: Vectors, mine: Vectors, workers: int) -> Vector:
         """The buffers workers begin with: the server's, their own, or the model's first."""
@@ -244,16 +266,18 @@ class Engine:
             index[:, row, used:] = self.owned[worker][0]
             weight[row, :used] = 1 / used
         weights = self._tensor(weight).to(self.problem.dtype)
+        padded = any(positions.shape[1] < width for positions in drawn)
         for rows in self._tensor(index):
-            yield MiniBatch(self.problem, rows, self._shared(rows, weights), carried)
+            yield MiniBatch(self.problem, rows, self._shared(rows, weights), carried, padded)
 
     def _shared(self, index: Tensor, weight: Tensor) -> Tensor:
         """Weights of samples that have different shares in a mean: 1 over the batch's shares."""
         if self.problem.shares is None:
             return weight
         used = weight != 0
-        shares = self.problem.shares[index] * used
-        return (used / shares.sum(1, keepdim=True)).to(weight)
+        total = (self.problem.shares[index] * used).sum(1, keepdim=True)
+        # A batch of ignored samples moves nothing, as in torch.
+        return torch.where(total > 0, used / total, torch.zeros_like(total)).to(weight)
 
     def _full(self, group: Indexes, carried: Carried, moves: bool = False) -> Grad:
         """The gradient over all the data of each worker, block by block where that is the same.
@@ -280,9 +304,13 @@ class Engine:
                         block,
                         self.owned[worker][0],
                     )
-                    weight[row, : len(block)] = 1 / self._total(int(worker))
+                    total_share = self._total(int(worker))
+                    weight[row, : len(block)] = 1 / total_share if total_share else 0.0
                 weights = self._tensor(weight).to(self.problem.dtype)
-                batch = MiniBatch(self.problem, self._tensor(index), weights, Carried(carried.rows))
+                padded = int(sizes.min()) < first + width
+                batch = MiniBatch(
+                    self.problem, self._tensor(index), weights, Carried(carried.rows), padded
+                )
                 total = total + batch(w).to(self._wide)
                 if not moved and first + width >= int(sizes.max()):
                     carried.rows, moved = batch.carried.rows, True

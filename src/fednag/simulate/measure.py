@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fednag.metrics import Metric, measured
+from fednag.problems.randomness import private_randomness
 from fednag.simulate.schedule import SAMPLE, Indexes
 from fednag.vectors import Vector
 
@@ -112,7 +113,8 @@ class Yardstick:
         if self.metrics:
             output = _on_cpu(engine.outputs(w, b, problem.test_x, self.test_index))
             target = problem.test_y.cpu()
-            metrics = {name: measured(name, m, output, target) for name, m in self.metrics.items()}
+            with private_randomness(self.seed):
+                metrics = {n: measured(n, m, output, target) for n, m in self.metrics.items()}
         accuracy = float(right.mean()) if self._has_classes else None
         return accuracy, problem.mean_loss(losses, problem.test_y), metrics
 

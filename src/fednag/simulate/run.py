@@ -153,6 +153,9 @@ class Crew(Protocol):
     def measure(self, server: Vectors, number: int) -> Measures:
         """What the server's model after round ``number`` is worth."""
 
+    def verify(self, server: Vectors, starts: Indexes) -> None:
+        """See for a last time that what trained the model agrees with it."""
+
 
 class Local:
     """A crew of threads, with all data at hand."""
@@ -190,12 +193,15 @@ class Local:
         return int(self.engine.schedule.sizes.sum())
 
     def probe(self, server: Vectors, workers: Indexes, number: int) -> Gathered:
-        return self.engine.probe(server, workers)
+        return self.engine.probe(server, workers, number)
 
     def round(
         self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
     ) -> Gathered:
         return self.engine.round(server, workers, starts, steps, number)
+
+    def verify(self, server: Vectors, starts: Indexes) -> None:
+        self.engine.verify(server, starts)
 
     def measure(self, server: Vectors, number: int) -> Measures:
         if BUFFERS in self.memories.rows:
@@ -280,7 +286,10 @@ class _Loop:
         out_of_time = _reached(state.seconds, plan.stop_seconds)
         if last or out_of_time or state.diverged or number % plan.evaluate_every == 0:
             state = self._measure(state, len(workers) - len(idle))
-        return self._ended(state)
+        state = self._ended(state)
+        if state.ended is not None and not state.diverged:
+            self.crew.verify(state.server, state.starts)
+        return state
 
     def _round(
         self, state: State, workers: Indexes, steps: int, number: int
@@ -363,8 +372,9 @@ class _Loop:
             ended = "finished"
         elif plan.patience and state.waited >= plan.patience.evaluations:
             ended = (
-                f"no better {plan.patience.measure} in {plan.patience.evaluations} evaluations, at "
-                f"iteration {state.iteration}"
+                f"no better {plan.patience.measure} in {plan.patience.evaluations} "
+                f"evaluation{'s' if plan.patience.evaluations > 1 else ''}, at iteration "
+                f"{state.iteration}"
             )
         elif _reached(state.seconds, plan.stop_seconds):
             ended = f"{plan.stop_seconds:g} seconds are over at iteration {state.iteration}"

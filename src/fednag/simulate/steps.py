@@ -14,6 +14,7 @@ from fednag.errors import FednagError
 from fednag.problems.checks import (
     SEED,
     Checked,
+    DisagreementError,
     Function,
     Given,
     MisrecordedError,
@@ -48,8 +49,16 @@ class MiniBatch:
     The first gradient of an iteration moves the workers' buffers on; others leave them alone.
     """
 
-    def __init__(self, problem: Problem, index: Tensor, weight: Tensor, carried: Carried) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        index: Tensor,
+        weight: Tensor,
+        carried: Carried,
+        padded: bool = False,
+    ) -> None:
         self.problem, self.index, self.weight, self.carried = problem, index, weight, carried
+        self.padded = padded
         self._moved = False
 
     @cached_property
@@ -58,7 +67,11 @@ class MiniBatch:
 
     def __call__(self, w: Vector) -> Vector:
         gradient, after = self.problem.gradients(
-            stacked(w, len(self.index)).contiguous(), self.carried.rows, *self.samples, self.weight
+            stacked(w, len(self.index)).contiguous(),
+            self.carried.rows,
+            *self.samples,
+            self.weight,
+            padded=self.padded,
         )
         self.move(after)
         return gradient
@@ -118,13 +131,16 @@ class RecordedStep:
         if not recorded.takes(given):
             return None
         try:
-            recording = recorded.checked(given, problem.gradients.due)
+            recording = recorded.checked(given, problem.gradients.due, batch.padded)
             *found, after = recording(*given)
         except MisrecordedError as error:
             problem.gradients.plain = str(error)
             raise
         except FednagError:
             raise
+        except DisagreementError:  # its gradient alone is compared next
+            self._works = False
+            return None
         except Exception:
             # Whatever an algorithm or a model raises under recording. What is wrong with it in
             # earnest, it raises again as it is; what is wrong with its gradient alone, too.
@@ -153,8 +169,8 @@ class RecordedStep:
                 def grad(w: Vector) -> Vector:
                     nonlocal after
                     rows = stacked(w, len(index))
-                    found, moved = problem.differentiable(rows, b, features, targets, weight)
-                    after = moved if after is b else after
+                    found, gone_on = problem.differentiable(rows, after, features, targets, weight)
+                    after = gone_on if after is b else after
                     return found
 
                 found = self.algorithm.step(*_bags(bags, flat, grad))
@@ -173,10 +189,11 @@ class RecordedStep:
                 after: list[Tensor] = []
 
                 def grad(w: Vector, one: slice = one, after: list[Tensor] = after) -> Vector:
-                    slope, moved = plainly(
-                        problem, stacked(w, 1), b[one], x[one], y[one], weight[one]
+                    held = after[0] if after else b[one]
+                    slope, gone_on = plainly(
+                        problem, stacked(w, 1), held, x[one], y[one], weight[one]
                     )
-                    after.append(moved)
+                    after.append(gone_on)
                     return slope
 
                 alone = [vector[one] if vector.dim() == 2 else vector for vector in flat]
