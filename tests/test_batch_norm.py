@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 import fednag
 from fednag import FedAvg, FedNAG, Mime
+from fednag.config import parse
+from fednag.experiment import Builder, Parts
 from fednag.problems import partition
 from fednag.simulate.schedule import Schedule
 
@@ -147,6 +149,30 @@ def test_resumed_is_not_to_be_told_from_uninterrupted(
     for state in ("final", "best"):
         ours, theirs = getattr(resumed, state).state_dict(), getattr(whole, state).state_dict()
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_the_best_models_statistics_are_saved(tmp_path: Path) -> None:
+    from fednag import checkpoint
+    from fednag.records import RunFolder
+    from fednag.simulate.run import Best, State
+    from fednag.vectors import Vectors
+
+    x, y = samples()
+    plan = Builder(Parts(fednag.dataset(x, y), net())).plan(
+        parse({"data": {"name": "custom"}, "model": {"name": "custom"}})
+    )[1]
+    problem = plan.problem
+    server = Vectors(w=problem.initial, buffers=problem.initial_buffers)
+    best = Best(problem.initial + 1, 0.5, 3, problem.initial_buffers + 2)
+    folder = RunFolder(tmp_path)
+    folder.records_file.touch()
+    starts = np.zeros(4, dtype=np.int64)
+    checkpoint.write(folder, State(server, Vectors(), starts, round=1, best=best), 0, "me", {})
+    found, _ = checkpoint.newest(folder, plan, "me")
+    assert found is not None
+    assert found.state.best is not None
+    assert torch.equal(found.state.best.buffers, best.buffers)  # type: ignore[arg-type]
+    assert torch.equal(found.state.server.buffers, server.buffers)
 
 
 def test_a_model_with_batch_normalisation_trains_by_name() -> None:

@@ -277,7 +277,7 @@ def _part(problem: Problem, weight: Tensor, y: Tensor) -> float:
 
 
 class Judgements:
-    """``judgements(w, b, x, y, index)``: loss and hit of each sample at ``index``."""
+    """``judgements(w, b, x, y, index)``: loss and hit of each sample at ``index``, in float64."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -302,7 +302,7 @@ class Judgements:
         if self.plain is None and self._recorded.takes(given):
             try:
                 losses, hits = self._recorded(given, self.due)
-                return losses, hits
+                return losses.double(), hits.double()
             except MisrecordedError as error:
                 self.plain = str(error)
                 raise
@@ -315,7 +315,7 @@ class Judgements:
                     raise
                 self.plain = first_line(error)
         losses, hits = _judged_plainly(self.problem, given, slice(0, len(index)))
-        return losses, hits
+        return losses.double(), hits.double()
 
 
 def _judging(problem: Problem) -> Callable[..., Any]:

@@ -221,17 +221,17 @@ class Problem:
         return self.judge(functional_call(self._settled, named, (features,)), targets)
 
     def judge(self, output: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Per sample, in float64: its loss, and 1 if its class is right.
+        """Per sample: its loss, and 1 if its class is right.
 
         Where only whole batches have a loss, every sample has the batch's.
         """
         if self.objective.values is None:
-            losses = self.objective.batch(output, targets.clone()).double().expand(len(targets))
+            losses = self.objective.batch(output, targets.clone()).expand(len(targets))
         else:
-            losses = self.objective.values(output, targets.clone()).double()
+            losses = self.objective.values(output, targets.clone())
         if not self.has_classes or not isinstance(output, Tensor):
             return losses, torch.zeros_like(losses)
-        return losses, (output.argmax(-1) == targets).double()
+        return losses, (output.argmax(-1) == targets).to(losses.dtype)
 
     def outputs(self, w: Vector, b: Vector, x: Tensor, index: Tensor) -> Any:
         """What the user's module gives for the samples at ``index``, in evaluation mode."""
