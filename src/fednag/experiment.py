@@ -49,7 +49,7 @@ class Parts:
 
 @dataclass
 class Builder:
-    """Builds plans; runs of one comparison share the data, the split and the traced model."""
+    """Builds plans; runs of one comparison share the data, the split and the recorded model."""
 
     parts: Parts = field(default_factory=Parts)
     _made: dict[str, Any] = field(default_factory=dict)

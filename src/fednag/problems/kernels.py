@@ -1,4 +1,4 @@
-"""Faster ways to compute some of torch's operations on a CPU, used when a model is traced.
+"""Faster ways to compute some of torch's operations on a CPU, used when a model is recorded.
 
 Each takes the arguments of the operation it stands in for and gives its result, or
 ``NotImplemented`` where it has nothing better to offer.
