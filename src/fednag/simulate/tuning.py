@@ -80,8 +80,8 @@ def choose(
 ) -> Choice:
     """Chunk and threads for ``iterations`` of ``schedule``, in rounds of ``tau`` each.
 
-    0 means: choose. A model that cannot be stacked, or not even recorded, runs one worker at a time,
-    and a note says so; workers of a method that is not ``elementwise`` run alone too.
+    0 means: choose. A model that cannot be stacked, or not even recorded, runs one worker at a
+    time, and a note says so; workers of a method that is not ``elementwise`` run alone too.
     """
     with one_thread():
         return _chosen(
