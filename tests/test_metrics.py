@@ -382,7 +382,8 @@ def test_patience_by_hand(
     states = played(blobs, stop, losses(*values))
     assert states[-1].round == last
     over = last == len(values) - 1
-    waited = f"no better test_loss in {stop['patience']} evaluations, at iteration {last}"
+    many = "evaluation" if stop["patience"] == 1 else "evaluations"
+    waited = f"no better test_loss in {stop['patience']} {many}, at iteration {last}"
     assert states[-1].ended == ("finished" if over else waited)
 
 
