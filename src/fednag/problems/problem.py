@@ -81,6 +81,7 @@ class Problem:
         self.dataset = dataset
         self.device, self.dtype = torch.device(device), dtype
         self.batch_norm, self._integer_inputs = batch_norm, integer_inputs
+        self.known = known
         self._standard = Standardise.fit(dataset.x) if standardise else None
         self._scaling = self._scaled_to(dtype)
         self.x, self.test_x = self._samples(dataset.x), self._samples(dataset.test_x)

@@ -70,9 +70,9 @@ def mean_of(parts: Iterator[Gathered], dtype: torch.dtype) -> Gathered:
 def is_checked(number: int) -> bool:
     """Whether round ``number`` is one in which recordings are compared with the module again.
 
-    Rounds 1, 2, 4, 16, 64 and so on: early, where training moves the weights most, then seldom.
+    Rounds 1, 4, 16, 64 and so on: early, where training moves the weights most, then seldom.
     """
-    return number in (1, 2) or (number > 0 and number & (number - 1) == 0 and number % 3 == 1)
+    return number > 0 and number & (number - 1) == 0 and number % 3 == 1
 
 
 class Engine:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import ceil, inf
 
@@ -286,7 +287,9 @@ def _prepare(problem: Problem, workers: int, width: int) -> bool:
     index, weight = _batches(problem, workers, width)
     x, y = problem.batch(problem.x, problem.y, index)
     w, b = problem.initial.expand(workers, -1), problem.initial_buffers.expand(workers, -1)
-    with private_randomness():
+    # Models of this package can be recorded; their steps are compared when they are first used.
+    checks = problem.trusted() if problem.known else nullcontext()
+    with private_randomness(), checks:
         return problem.gradients.prepare(w.contiguous(), b.contiguous(), x, y, weight)
 
 
