@@ -43,10 +43,6 @@ T = TypeVar("T")
 Given = Sequence[Tensor]
 
 
-class DisagreementError(Exception):
-    """A recording does not agree with the module, and was not used so far."""
-
-
 class MisrecordedError(Exception):
     """A recording that was used already does not agree with the module any more."""
 
@@ -61,8 +57,8 @@ class Function:
     moved: Callable[[Given], Given]  # the same samples at other weights
     expected: Callable[[Problem, Given, slice], list[Tensor]]
     """What the user's module gives for some rows, in a problem's precision."""
-    widened: Callable[[Problem, Given], Given]
-    """The same numbers in the double precision of a problem's twin."""
+    widened: Callable[[Given], Given]
+    """The same numbers in double precision, for a problem's twin."""
     before: Callable[[Given], list[Tensor | None]] | None = None
     """For each result, what it was before: an error is measured by how far the result moved."""
 
@@ -75,31 +71,29 @@ class Checked:
         self._traced = Traced(function.of(problem), lambda *given: function.made_up(given))
         self._twin: Traced | None = None
 
-    def takes(self, given: Given) -> bool:
-        """Whether tensors of these kinds are recorded, or may yet be."""
-        return self._traced.has(*given) or len(self._traced) < MOST_RECORDINGS
-
-    def __call__(self, given: Given, due: int, padded: bool = False) -> Any:
-        """What the recording for these tensors gives."""
-        return self.checked(given, due, padded)(*given)
-
-    def checked(self, given: Given, due: int, padded: bool = False) -> Recording:
+    def attempt(
+        self, given: Given, due: int, padded: bool, give_up: Callable[[str], None]
+    ) -> Recording | None:
         """The recording for these tensors; if it was last checked before ``due``, it is first.
 
-        Batches that are padded are checked apart from those that are not. Raises whatever recording
-        raises, or DisagreementError, when it is not to be used; and MisrecordedError when it should
-        not have been.
+        Batches that are padded are checked apart from those that are not. None where there is no
+        recording to use: ``give_up`` was then told why, unless there are too many shapes only.
+        Raises MisrecordedError if the recording was used already and does not agree any more.
         """
-        recording = self._traced.recording(*given)
-        if recording.checked[padded] < due:
-            with quietly():
-                if recording.checked[padded] < due:
-                    self._check(recording, given, due, padded)
-        return recording
-
-    def was_used(self, given: Given) -> bool:
-        has = self._traced.has(*given)
-        return has and max(self._traced.recording(*given).checked.values()) >= 0
+        if not self._traced.has(*given) and len(self._traced) >= MOST_RECORDINGS:
+            return None
+        try:
+            recording = self._traced.recording(*given)
+            if recording.checked[padded] < due:
+                with quietly():
+                    if recording.checked[padded] < due:
+                        self._check(recording, given, due, padded)
+            return recording
+        except (MisrecordedError, FednagError):
+            raise
+        except Exception as error:  # whatever a user's model raises under recording
+            give_up(first_line(error))
+            return None
 
     def _check(self, recording: Recording, given: Given, due: int, padded: bool) -> None:
         workers = len(given[0])
@@ -112,7 +106,7 @@ class Checked:
         if why is None:
             recording.checked[padded] = due
         elif first:
-            raise DisagreementError(why)
+            raise RuntimeError(why)
         else:
             raise MisrecordedError(why)
 
@@ -123,7 +117,7 @@ class Checked:
         if problem.dtype == torch.float64:
             return self._exact(recording(*given), problem, given, rows)
         if twin is not None:
-            wide = self.function.widened(twin, given)
+            wide = self.function.widened(given)
             if self._twin is None:
                 of = self.function.of(twin)
                 self._twin = Traced(of, lambda *given: self.function.made_up(given))
@@ -197,12 +191,12 @@ class Gradients:
         self._recorded = Checked(
             problem,
             Function(
-                "gradient",
-                lambda each: each.differentiable,
-                _other_batch,
-                lambda given: (moved(given[0]), *given[1:]),
-                lambda each, given, rows: list(plainly(each, *(part[rows] for part in given))),
-                lambda _, given: [widened(part) for part in given],
+                name="gradient",
+                of=lambda each: each.differentiable,
+                made_up=_other_batch,
+                moved=lambda given: (moved(given[0]), *given[1:]),
+                expected=lambda each, given, rows: list(plainly(each, *(g[rows] for g in given))),
+                widened=lambda given: [widened(part) for part in given],
             ),
         )
 
@@ -211,21 +205,12 @@ class Gradients:
     ) -> tuple[Vector, Vector]:
         given = w, b, x, y, weight
         stacked = len(w) > 1
-        if self.plain is None and not (stacked and self.alone) and self._recorded.takes(given):
-            try:
-                gradient, after = self._recorded(given, self.due, padded)
+        if self.plain is None and not (stacked and self.alone):
+            give_up = self._stack_no_more if stacked else self._record_no_more
+            recording = self._recorded.attempt(given, self.due, padded, give_up)
+            if recording is not None:
+                gradient, after = recording(*given)
                 return gradient, after
-            except MisrecordedError as error:
-                self.plain = str(error)
-                raise
-            except FednagError:
-                raise
-            except DisagreementError as error:
-                self._give_up(stacked, str(error))
-            except Exception as error:  # whatever a user's model raises under recording
-                if self._recorded.was_used(given):
-                    raise
-                self._give_up(stacked, first_line(error))
         if stacked:
             rows = []
             for i in range(len(w)):
@@ -239,11 +224,11 @@ class Gradients:
         self(w, b, x, y, weight)
         return self.plain is None and not (len(w) > 1 and self.alone)
 
-    def _give_up(self, stacked: bool, why: str) -> None:
-        if stacked:
-            self.alone = self.alone or why
-        else:
-            self.plain = self.plain or why
+    def _stack_no_more(self, why: str) -> None:
+        self.alone = self.alone or why
+
+    def _record_no_more(self, why: str) -> None:
+        self.plain = self.plain or why
 
 
 def plainly(
@@ -255,18 +240,19 @@ def plainly(
             return plainly(problem, w, b, x, y, weight)
     gradients, after = [], []
     for row in range(len(w)):
-        used = weight[row] != 0
+        # Where batches are not padded, samples without weight are ignored ones, and still seen.
+        used = slice(None) if problem.batchwise else weight[row] != 0
         samples, targets = x[row][used], y[row][used]
-        factor = _part(problem, weight[row][used], targets) if len(samples) else 0.0
-        if factor == 0:
+        if not len(samples):
             gradients.append(torch.zeros_like(w[row]))
             after.append(b[row])
             continue
+        factor = _part(problem, weight[row][used], targets)
         found = guarded(
             lambda r=row, s=samples, t=targets: problem.plain.gradient(w[r], b[r], s, t),  # type: ignore[misc]
             len(samples),
         )
-        gradients.append(factor * found[0])
+        gradients.append(factor * found[0] if factor else torch.zeros_like(w[row]))
         after.append(found[1])
     return torch.stack(gradients), torch.stack(after)
 
@@ -290,12 +276,12 @@ class Judgements:
         self._recorded = Checked(
             problem,
             Function(
-                "evaluation",
-                _judging,
-                _other_samples,
-                lambda given: (given[0], moved(given[1]), *given[2:]),
-                _judged_plainly,
-                _wide_samples,
+                name="evaluation",
+                of=_judging,
+                made_up=_other_samples,
+                moved=lambda given: (given[0], moved(given[1]), *given[2:]),
+                expected=_judged_plainly,
+                widened=_wide_samples,
             ),
         )
 
@@ -303,23 +289,17 @@ class Judgements:
         self, w: Vector, b: Vector, x: Tensor, y: Tensor, index: Tensor
     ) -> tuple[Tensor, Tensor]:
         given = index, w, b, x, y
-        if self.plain is None and self._recorded.takes(given):
-            try:
-                losses, hits = self._recorded(given, self.due)
-                return losses.double(), hits.double()
-            except MisrecordedError as error:
-                self.plain = str(error)
-                raise
-            except FednagError:
-                raise
-            except DisagreementError as error:
-                self.plain = str(error)
-            except Exception as error:  # whatever a user's model raises under recording
-                if self._recorded.was_used(given):
-                    raise
-                self.plain = first_line(error)
-        losses, hits = _judged_plainly(self.problem, given, slice(0, len(index)))
+        recording = None
+        if self.plain is None:
+            recording = self._recorded.attempt(given, self.due, False, self._record_no_more)
+        if recording is not None:
+            losses, hits = recording(*given)
+        else:
+            losses, hits = _judged_plainly(self.problem, given, slice(0, len(index)))
         return losses.double(), hits.double()
+
+    def _record_no_more(self, why: str) -> None:
+        self.plain = self.plain or why
 
 
 def _judging(problem: Problem) -> Callable[..., Any]:
@@ -407,7 +387,7 @@ def _other_samples(given: Given) -> Given:
     return other_index(index, len(x)), noisy(w, torch.Generator().manual_seed(SEED)), b, x, y
 
 
-def _wide_samples(_: Problem, given: Given) -> Given:
+def _wide_samples(given: Given) -> Given:
     index, w, b, x, y = given
     index, x, y = selected(index, x, y)
     return index, widened(w), widened(b), x, y

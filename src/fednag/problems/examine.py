@@ -131,7 +131,7 @@ def check_copy(
 @contextmanager
 def borrowed(module: nn.Module) -> Iterator[None]:
     """The user's module may be used inside; afterwards it is as it was."""
-    parts = [(part, dict(vars(part))) for part in module.modules() if _is_python(part)]
+    parts = [(part, dict(vars(part))) for part in module.modules()]
     inner = ("_parameters", "_buffers", "_modules")
     held = [{name: dict(saved[name]) for name in inner if name in saved} for _, saved in parts]
     tensors = [(tensor, tensor.data, tensor.data.clone()) for _, tensor in _tensors(module)]
@@ -160,10 +160,6 @@ def borrowed(module: nn.Module) -> Iterator[None]:
             place.copy_(values)
         for parameter, slope in slopes:
             parameter.grad = slope
-
-
-def _is_python(part: nn.Module) -> bool:
-    return not isinstance(part, torch.jit.ScriptModule)
 
 
 def _slopes(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> list[Tensor]:
@@ -368,8 +364,12 @@ def _mixes(
                 found = values(module(samples.clone()), targets.clone())[:count]
             if found.requires_grad:
                 found.sum().backward()  # type: ignore[no-untyped-call]
-            slopes = [p.grad for p in module.parameters() if p.grad is not None]
-            return [found.detach(), *(slope.to_dense() for slope in slopes)]
+            slopes = [
+                torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
+                for p in module.parameters()
+            ]
+            # One vector: a slope that is nil in truth is rounding, and no measure for itself.
+            return [found.detach(), torch.cat([slope.reshape(-1) for slope in slopes])]
 
         try:
             whole = of(x, y, half)
@@ -382,15 +382,11 @@ def _mixes(
             return True  # it wants batches of some size, which then are what it gets
         close = CLOSE_DOUBLE if whole[0].dtype == torch.float64 else CLOSE
         for other in others:
-            if len(other) != len(whole) or not all(map(_near_by(close), whole, other)):
+            if not all(_near(a, b, close) for a, b in zip(whole, other, strict=True)):
                 return True
         if single is not None and not _near(whole[0][:1], single[0], close):
             return True
     return False
-
-
-def _near_by(close: float) -> Callable[[Tensor, Tensor], bool]:
-    return lambda a, b: _near(a, b, close)
 
 
 def _shaken(tensor: Tensor, draw: torch.Generator) -> Tensor:

@@ -152,9 +152,7 @@ class Engine:
         return mean_of(parts, self.problem.dtype)
 
     def verify(self, server: Vectors, starts: Indexes) -> None:
-        """Compare what is recorded with the module once more, at the weights of the end."""
-        if self.problem.gradients.plain and self.problem.judgements.plain:
-            return
+        """Compare the recorded step with the module once more, at the weights of the end."""
         self.problem.check_again()
         group = self._groups(np.arange(len(self.owned)))[0]
         with self._draws(group, 0):
@@ -164,11 +162,6 @@ class Engine:
             rules = mine.without(BUFFERS)
             grad = next(iter(self._grads(group, starts, 1, carried)))
             self._step(self.algorithm.begin(sent, rules), grad, sent, rules)
-        block = torch.from_numpy(self.owned[int(group[0])][:EVALUATION_BLOCK])
-        held = self._buffers(server, mine, len(group))[0]
-        problem = self.problem
-        if not problem.facts.mixes_settled:
-            problem.evaluate(server.w, held, problem.x, problem.y, block.to(problem.device))
 
     def evaluate(
         self, w: Vector, b: Vector, x: Tensor, y: Tensor, index: Tensor
@@ -178,9 +171,7 @@ class Engine:
         def task(block: Tensor) -> tuple[Tensor, Tensor]:
             return self.problem.evaluate(w, b, x, y, block)
 
-        # Samples that depend on each other are evaluated together.
-        width = len(index) if self.problem.facts.mixes_settled else EVALUATION_BLOCK
-        parts = list(self._workforce.ordered(task, torch.split(index, max(width, 1))))
+        parts = list(self._workforce.ordered(task, self.blocks(index)))
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
     def outputs(self, w: Vector, b: Vector, x: Tensor, index: Tensor) -> Any:
@@ -189,8 +180,12 @@ class Engine:
         def task(block: Tensor) -> Any:
             return self.problem.outputs(w, b, x, block)
 
+        return _joined(list(self._workforce.ordered(task, self.blocks(index))))
+
+    def blocks(self, index: Tensor) -> tuple[Tensor, ...]:
+        """Samples that are evaluated at a time: all, where they depend on each other."""
         width = len(index) if self.problem.facts.mixes_settled else EVALUATION_BLOCK
-        return _joined(list(self._workforce.ordered(task, torch.split(index, max(width, 1)))))
+        return torch.split(index, max(width, 1))
 
     def _draws(
         self, group: Indexes, number: int, of_probe: int = 0

@@ -70,6 +70,12 @@ class Yardstick:
             metrics=metrics,
         )
 
+    def verify(self, w: Vector, b: Vector) -> None:
+        """Compare the recorded evaluation with the module once more, on one block of samples."""
+        problem, engine = self.engine.problem, self.engine
+        first = engine.blocks(self.train_index)[0]
+        problem.evaluate(w, b if b.dim() == 1 else b[0], problem.x, problem.y, first)
+
     @property
     def _has_classes(self) -> bool:
         return self.engine.problem.dataset.classes is not None

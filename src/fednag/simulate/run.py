@@ -202,12 +202,16 @@ class Local:
 
     def verify(self, server: Vectors, starts: Indexes) -> None:
         self.engine.verify(server, starts)
+        self.yardstick.verify(server.w, self._buffers(server))
 
     def measure(self, server: Vectors, number: int) -> Measures:
+        return self.yardstick(server.w, self._buffers(server))
+
+    def _buffers(self, server: Vectors) -> Vector:
+        """Those the model is measured with: (k,), or every worker's own, (n, k)."""
         if BUFFERS in self.memories.rows:
-            return self.yardstick(server.w, self.memories.rows[BUFFERS])
-        held = server if BUFFERS in server else {BUFFERS: self.engine.problem.initial_buffers}
-        return self.yardstick(server.w, held[BUFFERS])
+            return self.memories.rows[BUFFERS]
+        return server.get(BUFFERS, self.engine.problem.initial_buffers)
 
 
 def simulate(plan: Plan, resumed: State | None = None, crew: Crew | None = None) -> Iterator[State]:

@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from fednag.algorithm import Algorithm, Grad
-from fednag.errors import FednagError
 from fednag.problems.checks import (
     SEED,
     Checked,
-    DisagreementError,
     Function,
     Given,
-    MisrecordedError,
     moved,
     noisy,
     other_index,
@@ -114,43 +111,31 @@ class RecordedStep:
         self, local: Vectors, batch: MiniBatch, sent: Vectors, mine: Vectors
     ) -> Vectors | None:
         carried, problem = batch.carried, self.problem
-        mine_and_sent = (*sent.values(), *mine.values())
         given = (
             batch.index, batch.weight, carried.rows, problem.x, problem.y,
-            *local.values(), *mine_and_sent,
+            *local.values(), *sent.values(), *mine.values(),
         )  # fmt: skip
         alike = [(name, vector.shape) for name, vector in local.items()]
-        if carried.recording is not None and carried.alike == alike:
-            *found, after = carried.recording(*given)
-            batch.move(after)
-            return Vectors(**dict(zip(carried.results, found, strict=True)))
-        names = tuple(local), tuple(sent), tuple(mine)
-        if names not in self._recorded:
-            self._recorded[names] = self._checked(*names)
-        recorded, results = self._recorded[names]
-        if not recorded.takes(given):
+        if carried.recording is None or carried.alike != alike:
+            names = tuple(local), tuple(sent), tuple(mine)
+            if names not in self._recorded:
+                self._recorded[names] = self._checked(*names)
+            recorded, carried.results = self._recorded[names]
+            due = problem.gradients.due
+            carried.recording = recorded.attempt(given, due, batch.padded, self._record_no_more)
+            carried.alike = alike
+        if carried.recording is None:
             return None
-        try:
-            recording = recorded.checked(given, problem.gradients.due, batch.padded)
-            *found, after = recording(*given)
-        except MisrecordedError as error:
-            problem.gradients.plain = str(error)
-            raise
-        except FednagError:
-            raise
-        except DisagreementError:  # its gradient alone is compared next
-            self._works = False
-            return None
-        except Exception:
-            # Whatever an algorithm or a model raises under recording. What is wrong with it in
-            # earnest, it raises again as it is; what is wrong with its gradient alone, too.
-            if recorded.was_used(given):
-                raise
-            self._works = False
-            return None
-        carried.alike, carried.recording, carried.results = alike, recording, results
+        *found, after = carried.recording(*given)
         batch.move(after)
-        return Vectors(**dict(zip(results, found, strict=True)))
+        return Vectors(**dict(zip(carried.results, found, strict=True)))
+
+    def _record_no_more(self, _: str) -> None:
+        """Its gradients alone are recorded next, which tells what is wrong with the model.
+
+        What is wrong with the algorithm, it raises when it is called as it is.
+        """
+        self._works = False
 
     def _checked(
         self, local: tuple[str, ...], sent: tuple[str, ...], mine: tuple[str, ...]
@@ -211,7 +196,7 @@ class RecordedStep:
             others = [noisy(vector, draw) for vector in flat]
             return (other_index(index, len(x)), weight, b.clone(), x, y, *others)
 
-        def wide(_: Problem, given: Given) -> Given:
+        def wide(given: Given) -> Given:
             index, weight, b, x, y, *flat = given
             index, x, y = selected(index, x, y)
             return (index, widened(weight), widened(b), x, y, *(widened(v) for v in flat))
@@ -219,7 +204,15 @@ class RecordedStep:
         def elsewhere(given: Given) -> Given:
             return (*given[:5], *(moved(vector) for vector in given[5:]))
 
-        function = Function("step", of, made_up, elsewhere, expected, wide, before)
+        function = Function(
+            name="step",
+            of=of,
+            made_up=made_up,
+            moved=elsewhere,
+            expected=expected,
+            widened=wide,
+            before=before,
+        )
         return Checked(self.problem, function), results
 
 

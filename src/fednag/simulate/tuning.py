@@ -68,6 +68,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+@one_thread()
 def choose(
     problem: Problem,
     algorithm: Algorithm,
@@ -84,23 +85,6 @@ def choose(
     0 means: choose. A model that cannot be stacked, or not even recorded, runs one worker at a
     time, and a note says so; workers of a method that is not ``elementwise`` run alone too.
     """
-    with one_thread():
-        return _chosen(
-            problem, algorithm, owned, schedule, tau, iterations, chunk=chunk, threads=threads
-        )
-
-
-def _chosen(
-    problem: Problem,
-    algorithm: Algorithm,
-    owned: Sequence[Indexes],
-    schedule: Schedule,
-    tau: int,
-    iterations: int,
-    *,
-    chunk: int,
-    threads: int,
-) -> Choice:
     most = threads or (cores() if problem.device.type == "cpu" else 1)
     participants, width = schedule.per_round, _width(schedule)
     if not _prepare(problem, 1, width):
@@ -111,31 +95,18 @@ def _chosen(
         return Choice(1, most, (alone_note(problem.gradients.alone),))
     if chunk:
         return Choice(min(chunk, participants), most)
-    with problem.trusted():
-        return _timed_choice(problem, algorithm, owned, schedule, tau, iterations, most)
-
-
-def _timed_choice(
-    problem: Problem,
-    algorithm: Algorithm,
-    owned: Sequence[Indexes],
-    schedule: Schedule,
-    tau: int,
-    iterations: int,
-    most: int,
-) -> Choice:
-    participants = schedule.per_round
-    trial = Trial(problem, algorithm, owned, schedule, tau)
-    alone = _alone(trial, sizes(participants, most))
-    # All threads have work as long as there are as many tasks.
-    shared = {size for size in alone if size <= ceil(participants / most)}
-    fewer = set(_near(alone, alone.keys(), FAR_OFF)) - shared
-    kinds = [_near(alone, kind, FAR_OFF) for kind in (shared, fewer) if kind]
-    if kinds == [[only := kinds[0][0]]]:
-        return Choice(only, most, seconds=alone)
-    run = iterations * participants * min(alone.values()) / most  # seconds, about
-    patience = min(max(PATIENCE, SHARE * run), MOST_PATIENCE)
-    turns = _in_turns(trial, kinds, participants, most, patience)
+    with problem.trusted():  # a comparison would be timed too; the run makes its own
+        trial = Trial(problem, algorithm, owned, schedule, tau)
+        alone = _alone(trial, sizes(participants, most))
+        # All threads have work as long as there are as many tasks.
+        shared = {size for size in alone if size <= ceil(participants / most)}
+        fewer = set(_near(alone, alone.keys(), FAR_OFF)) - shared
+        kinds = [_near(alone, kind, FAR_OFF) for kind in (shared, fewer) if kind]
+        if kinds == [[only := kinds[0][0]]]:
+            return Choice(only, most, seconds=alone)
+        run = iterations * participants * min(alone.values()) / most  # seconds, about
+        patience = min(max(PATIENCE, SHARE * run), MOST_PATIENCE)
+        turns = _in_turns(trial, kinds, participants, most, patience)
     seconds = {size: turn.processor for size, turn in turns.items()}
     best = [min(_near(seconds, set(kind), NEARLY)) for kind in kinds]
     fastest = min(best, key=lambda size: turns[size].wall * (1 if size in shared else FAR))
