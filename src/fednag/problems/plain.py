@@ -74,7 +74,7 @@ class Plain:
         """The gradient of a batch's loss at ``w``, the buffers after it, and the loss."""
         with ALONE, torch.enable_grad():
             module = self._loaded(self._training, w, b)
-            value = self._objective.batch(module(x.clone()), y)
+            value = self._objective.batch(module(x.clone()), y.clone())
             if not value.requires_grad:
                 raise FednagError(
                     "model: its loss does not depend on its parameters; give a model that can learn"

@@ -305,9 +305,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         vector, number = scaled.args
         if not isinstance(vector, Node) or not isinstance(number, int | float):
             return
-        types = {part.meta["like"][1] for part in (node, scaled, vector)}
-        stays = not self._is_written(vector, scaled, node)
-        if stays and len(types) == 1 and types.pop().is_floating_point:
+        dtype, *others = {part.meta["like"][1] for part in (node, scaled, vector)}
+        if others or not dtype.is_floating_point or self._is_written(vector, scaled, node):
+            return
+        if abs(number) <= torch.finfo(dtype).max:  # torch refuses to scale by more than that
             node.args, node.kwargs = (first, vector), {"alpha": number}
 
     def _add_in_place(self, node: Node) -> None:
