@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from fednag.config import parse
-from fednag.experiment import Builder, Parts
+from fednag.data.dataset import Dataset
 from fednag.problems.checks import Checked
-from fednag.problems.dataset import Dataset
+from fednag.runs.build import Builder, Parts
 from fednag.simulate.run import simulate
 
 ROWS: dict[str, tuple[str, tuple[int, ...], int, int, int]] = {

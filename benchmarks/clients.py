@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import fednag
-from fednag.problems.dataset import Dataset
+from fednag.data.dataset import Dataset
 
 
 def main() -> None:

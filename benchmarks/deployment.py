@@ -29,9 +29,9 @@ from fednag.api import run_all
 from fednag.config import parse
 from fednag.flower.ledger import read
 from fednag.flower.local import Federation, federation
-from fednag.flower.scaffold import flat, run_config
+from fednag.flower.project import flat, run_config
 from fednag.flower.settings import read_run_config
-from fednag.records import RunFolder
+from fednag.runs.folder import RunFolder
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fednag.core.vectors import Vectors
 from fednag.flower import client
 from fednag.flower.protocol import pack
-from fednag.vectors import Vectors
 
 SHAPE, CLASSES = (16,), 4
 

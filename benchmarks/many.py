@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from fednag.algorithms import ALGORITHMS
+from fednag.data.dataset import Dataset
+from fednag.data.partition import Partition
 from fednag.problems import models
-from fednag.problems.dataset import Dataset
-from fednag.problems.partition import Partition
 from fednag.problems.problem import Problem
 from fednag.simulate.run import Plan, simulate
 from fednag.simulate.schedule import Schedule

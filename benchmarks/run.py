@@ -242,8 +242,8 @@ class Bench:
 
 def images(folder: Path, smoke: bool) -> str:
     """Writes the data every contender reads; says what they are."""
+    from fednag.data.sets import load
     from fednag.errors import FednagError
-    from fednag.problems.data import load
 
     try:
         if smoke:

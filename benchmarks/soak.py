@@ -193,7 +193,7 @@ def contents(out: Path) -> tuple[list[dict[str, Any]], list[str]]:
 def long_run(seconds: float) -> None:
     """Thousands of workers, saved every few rounds, in this process; prints what it took."""
     import fednag
-    from fednag import execute
+    from fednag.runs import execute
 
     began = time.monotonic()
     memory, files = array("q"), array("q")  # a round each; lists would grow more than what they see

@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 
 from browser import Browser, program
-from fednag.problems.dataset import Dataset
+from fednag.data.dataset import Dataset
 
 torch.set_num_threads(1)  # tests run in parallel processes
 

@@ -10,13 +10,13 @@ import torch
 from flwr.app import Message, RecordDict
 
 from fednag.api import run_all
+from fednag.core.vectors import Vector, ravel
 from fednag.flower.client import app
 from fednag.flower.inprocess import Fault, InProcessGrid
 from fednag.flower.protocol import ARRAYS, CONFIG
 from fednag.flower.server import serve
 from fednag.flower.settings import Deployment, read_run_config
 from fednag.results import Run
-from fednag.vectors import Vector, ravel
 
 
 def config_of(out: Path, **changes: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fednag.algorithm import Algorithm, local_round, server_round
-from fednag.vectors import Vector, Vectors
+from fednag.core.algorithm import Algorithm, local_round, server_round
+from fednag.core.vectors import Vector, Vectors
 
 Slope = Callable[[Vector], Vector]
 

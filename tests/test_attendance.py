@@ -16,8 +16,8 @@ from fednag import FednagError
 from fednag.api import resume_all
 from fednag.clock import load_fleet, read_run, replay
 from fednag.config import parse
-from fednag.interrupts import Interrupted
-from fednag.records import RunFolder
+from fednag.runs.folder import RunFolder
+from fednag.runs.interrupts import Interrupted
 
 FLEET = """
 name = "three"
@@ -153,8 +153,8 @@ def test_it_goes_on_to_the_same_bits(fleet: str, tmp_path: Path, method: str) ->
     text = (folder.parent / "config.toml").read_text()
 
     from fednag.config import read
-    from fednag.execute import Execution
-    from fednag.experiment import Builder
+    from fednag.runs.build import Builder
+    from fednag.runs.execute import Execution
 
     experiment = parse(read(folder.parent / "config.toml"))
     resolved, plan, notes = Builder().plan(experiment)

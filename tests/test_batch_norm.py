@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import fednag
 from fednag import FedAvg, FedNAG, Mime
 from fednag.config import parse
-from fednag.experiment import Builder, Parts
-from fednag.problems import partition
+from fednag.data import partition
+from fednag.runs.build import Builder, Parts
 from fednag.simulate.schedule import Schedule
 
 SIZES = {"workers": 3, "tau": 3, "iterations": 12, "batch": 6, "quiet": True}
@@ -124,7 +124,7 @@ def test_resumed_is_not_to_be_told_from_uninterrupted(
     class StopError(Exception):
         pass
 
-    from fednag import execute
+    from fednag.runs import execute
 
     original = execute.Execution._save
     count = 0
@@ -152,10 +152,10 @@ def test_resumed_is_not_to_be_told_from_uninterrupted(
 
 
 def test_the_best_models_statistics_are_saved(tmp_path: Path) -> None:
-    from fednag import checkpoint
-    from fednag.records import RunFolder
+    from fednag.core.vectors import Vectors
+    from fednag.runs import checkpoint
+    from fednag.runs.folder import RunFolder
     from fednag.simulate.run import Best, State
-    from fednag.vectors import Vectors
 
     x, y = samples()
     plan = Builder(Parts(fednag.dataset(x, y), net())).plan(

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import fednag
-import fednag.problems.tracing as tracing
+import fednag.compute.recording as tracing
 from fednag import Algorithm, FedAvg, FedNAG, Vectors
-from fednag.algorithm import Grad, payload
+from fednag.compute.kernels import FASTER
+from fednag.core.algorithm import Grad, payload
+from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
-from fednag.problems.dataset import Dataset
-from fednag.problems.kernels import FASTER
 from fednag.problems.problem import Problem
 from fednag.simulate.engine import is_checked
 
@@ -144,7 +144,7 @@ def test_a_run_whose_recording_goes_wrong_is_begun_again(
 
 def test_a_resumed_run_stays_on_the_plain_loop(tmp_path: Path) -> None:
     """Else its last rounds would differ from those of a run that was not stopped."""
-    from fednag import checkpoint
+    from fednag.runs import checkpoint
 
     x, y = samples()
     written: list[Any] = []

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fednag import cli
-from fednag.records import Record, RunFolder
+from fednag.runs.folder import Record, RunFolder
 
 TINY = """
 name = "tiny"
@@ -76,7 +76,7 @@ def desk(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDNAG_DATA", str(tmp_path / "data"))
     # A chart takes a second and has nothing to do with what is asked here; one test keeps it.
-    monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem, *_: [])
+    monkeypatch.setattr("fednag.show.charts.save", lambda chart, stem, *_: [])
     return Desk(tmp_path, monkeypatch, capsys)
 
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednag import ALGORITHMS, FednagError
-from fednag.algorithm import payload
 from fednag.clock import (
     Aggregation,
     Availability,
@@ -31,6 +30,7 @@ from fednag.clock import (
     shipped,
 )
 from fednag.clock.workload import gradients_of
+from fednag.core.algorithm import payload
 
 
 def device(

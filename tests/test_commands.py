@@ -196,9 +196,9 @@ def test_what_is_completed_is_what_there_is() -> None:
     from fednag.clock.files import shipped
     from fednag.clock.times import SAMPLINGS
     from fednag.config.sections import Split
+    from fednag.data.sets import NAMES
+    from fednag.data.sources import SOURCES
     from fednag.paper.figure import SCALES, read_figures
-    from fednag.problems.data import NAMES
-    from fednag.problems.sources import SOURCES
 
     offered: list[tuple[Callable[[str], list[str]], Any]] = [
         (completing.methods, ALGORITHMS),

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
+from fednag.data import sets as data
+from fednag.data.cifar import read_cifar
+from fednag.data.idx import read_idx
+from fednag.data.sets import NAMES, load
+from fednag.data.sources import SOURCES, File, Source, data_folder
+from fednag.data.synthetic import MOST_SAMPLES, synthetic
 from fednag.errors import FednagError
-from fednag.problems import data
-from fednag.problems.cifar import read_cifar
-from fednag.problems.data import NAMES, load
-from fednag.problems.idx import read_idx
-from fednag.problems.sources import SOURCES, File, Source, data_folder
-from fednag.problems.synthetic import MOST_SAMPLES, synthetic
 
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 
@@ -464,7 +464,7 @@ def test_registry_is_consistent() -> None:
 
 def test_import_leaves_sklearn_and_pooch_for_later() -> None:
     code = (
-        "import sys, fednag.problems.data, fednag.problems.download; "
+        "import sys, fednag.data.sets, fednag.data.download; "
         "print([m for m in ('sklearn', 'pooch', 'requests', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

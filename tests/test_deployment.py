@@ -27,9 +27,9 @@ from fednag.flower.certificates import make_authority, make_node_key, make_serve
 from fednag.flower.ledger import read
 from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
-from fednag.flower.scaffold import flat, run_config
+from fednag.flower.project import flat, run_config
 from fednag.flower.settings import read_run_config
-from fednag.records import RunFolder
+from fednag.runs.folder import RunFolder
 from flower_kit import simulated
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")

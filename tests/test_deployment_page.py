@@ -19,8 +19,8 @@ pytest.importorskip("flwr")
 from flwr.common.config import flatten_dict
 
 from fednag import cli
-from fednag.flower.holdings import held_by
 from fednag.flower.settings import read_run_config
+from fednag.flower.silo_data import held_by
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))

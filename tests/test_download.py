@@ -20,10 +20,10 @@ import numpy as np
 import pooch
 import pytest
 
+from fednag.data import download
+from fednag.data.download import check, get
+from fednag.data.sources import File, Source
 from fednag.errors import FednagError
-from fednag.problems import download
-from fednag.problems.download import check, get
-from fednag.problems.sources import File, Source
 
 
 @dataclass

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import fednag
+from fednag.data.sets import load
 from fednag.errors import FednagError
-from fednag.problems.data import load
 
 SHORT: dict[str, Any] = {"tau": 1, "iterations": 2, "workers": 2, "quiet": True}
 REMEDY = "all seeds start from the weights of this one module"

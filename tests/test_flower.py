@@ -20,9 +20,9 @@ from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 import fednag
 import fednag.flower.client as client_module
 import fednag.flower.fleet as fleet_module
-import fednag.flower.roster as roster_module
+import fednag.flower.membership as roster_module
 from fednag import ALGORITHMS, FednagError
-from fednag.algorithm import payload
+from fednag.core.algorithm import payload
 from fednag.flower import protocol
 from fednag.flower.inprocess import InProcessGrid
 from fednag.flower.ledger import read
@@ -887,7 +887,7 @@ def test_a_run_on_flower_is_not_resumed_by_the_simulator(tmp_path: Path) -> None
     with pytest.raises(FednagError, match="quorum"):
         play(config, grid_of(config, faults={s: silent(rounds=[2]) for s in range(3)}))
     from fednag.api import resume_all
-    from fednag.records import find_runs
+    from fednag.runs.folder import find_runs
 
     with pytest.raises(FednagError, match="fednag flower up --resume"):
         resume_all(find_runs([tmp_path]))

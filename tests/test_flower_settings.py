@@ -18,10 +18,10 @@ from flwr.common.config import flatten_dict
 
 from fednag import FednagError, cli
 from fednag.config import Experiment, parse
-from fednag.flower.holdings import held_by
 from fednag.flower.ledger import Ledger, entry, read
-from fednag.flower.scaffold import flat, run_config, write_app
+from fednag.flower.project import flat, run_config, write_app
 from fednag.flower.settings import Flower, read_run_config
+from fednag.flower.silo_data import held_by
 from flower_kit import config_of
 
 PRIVATE = {

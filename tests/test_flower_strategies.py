@@ -23,12 +23,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fednag
 from fednag import ALGORITHMS, FednagError
-from fednag.experiment import Builder
+from fednag.data import partition
 from fednag.flower import strategies
 from fednag.flower.inprocess import InProcessGrid
 from fednag.flower.settings import read_run_config
 from fednag.flower.training import KEPT, train
-from fednag.problems import partition
+from fednag.runs.build import Builder
 from flower_kit import config_of, node_of, simulated, weights
 
 FEDERATED = {name: cls.__name__ for name, cls in ALGORITHMS.items() if not cls.pooled}
@@ -211,7 +211,7 @@ def test_running_statistics_are_averaged_as_in_the_simulator(name: str) -> None:
 def test_statistics_that_would_be_averaged_wrongly_are_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 2))
     record = strategies.Names.of(ArrayRecord(model.state_dict()))
-    from fednag.vectors import Vectors
+    from fednag.core.vectors import Vectors
 
     InProcessGrid(ClientApp(), {}, [])
     sent = record.pack(Vectors(w=record.flat(ArrayRecord(model.state_dict()))))
@@ -226,7 +226,7 @@ def test_statistics_that_would_be_averaged_wrongly_are_refused() -> None:
 def test_only_methods_that_are_known_are_run() -> None:
     model = nn.Linear(2, 2)
     names = strategies.Names.of(ArrayRecord(model.state_dict()))
-    from fednag.vectors import Vectors
+    from fednag.core.vectors import Vectors
 
     InProcessGrid(ClientApp(), {}, [])
     sent = names.pack(Vectors(w=names.flat(ArrayRecord(model.state_dict()))))

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import fednag
 from fednag import FedNAG
-from fednag.problems import fourier as module
-from fednag.problems.fourier import fourier
-from fednag.problems.tracing import Traced, record
+from fednag.compute import fourier as module
+from fednag.compute.fourier import fourier
+from fednag.compute.recording import Traced, record
 
 aten = torch.ops.aten
 

@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fednag
-from fednag import FednagError, cli, execute
+from fednag import FednagError, cli
 from fednag.config import parse, read
-from fednag.problems.cifar import read_cifar, record_bytes
-from fednag.problems.data import load
-from fednag.records import RunFolder
+from fednag.data.cifar import read_cifar, record_bytes
+from fednag.data.sets import load
+from fednag.runs import execute
+from fednag.runs.folder import RunFolder
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 RELAXED = [HealthCheck.function_scoped_fixture]
@@ -51,7 +52,7 @@ class Terminal:
     ) -> None:
         self.monkeypatch, self.capsys, self.folder = monkeypatch, capsys, folder
         monkeypatch.chdir(folder)
-        monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem, *_: [])
+        monkeypatch.setattr("fednag.show.charts.save", lambda chart, stem, *_: [])
 
     def code(self, *words: str) -> int:
         """The exit code, once it is clear that nothing else but one sentence came of it."""

@@ -62,8 +62,8 @@ def fednag(
     Path("figures").mkdir()
     shutil.copy(folder() / "gamma-one.toml", "figures")
     # A chart takes a second and has nothing to do with what is asked here.
-    monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem, *_: [Path(f"{stem}.png")])
-    monkeypatch.setattr("fednag.report.png.squeeze", lambda path: None)
+    monkeypatch.setattr("fednag.show.charts.save", lambda chart, stem, *_: [Path(f"{stem}.png")])
+    monkeypatch.setattr("fednag.show.png.squeeze", lambda path: None)
     return Caller(monkeypatch, capsys)
 
 
@@ -133,10 +133,10 @@ def test_every_command_is_tried_here() -> None:
 
 def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What needs a network, another machine or many processes."""
-    monkeypatch.setattr("fednag.problems.download.get", lambda name, progress: Path("d") / name)
+    monkeypatch.setattr("fednag.data.download.get", lambda name, progress: Path("d") / name)
     if path == "data check":
         monkeypatch.setattr(
-            "fednag.problems.download.check", lambda name: [(Path("mnist/train.gz"), "ok")]
+            "fednag.data.download.check", lambda name: [(Path("mnist/train.gz"), "ok")]
         )
     if path == "time listen":  # others need it to answer
         monkeypatch.setattr("fednag.clock.transfers.Listener.serve", lambda self, once: None)
@@ -147,7 +147,7 @@ def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def in_process(silos: int, *_: object) -> Iterator[Any]:
     """The real server and silos, without processes of their own."""
-    from fednag.flower.scaffold import flat
+    from fednag.flower.project import flat
     from flower_kit import grid_of, play
 
     class Running:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import fednag.simulate.engine as engine_module
-from fednag.algorithm import Algorithm, local_round, payload
 from fednag.algorithms import (
     ALGORITHMS,
     CNAG,
@@ -26,12 +25,14 @@ from fednag.algorithms import (
     Scaffold,
     SlowMo,
 )
-from fednag.problems import models, partition
-from fednag.problems.dataset import Dataset
+from fednag.core.algorithm import Algorithm, local_round, payload
+from fednag.core.vectors import Vectors
+from fednag.data import partition
+from fednag.data.dataset import Dataset
+from fednag.problems import models
 from fednag.problems.problem import Problem
 from fednag.simulate.run import Plan, State, simulate
 from fednag.simulate.schedule import Schedule
-from fednag.vectors import Vectors
 
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import fednag.api
+from fednag.compute.allocator import tidied
 from fednag.config import parse
-from fednag.execute import Execution
-from fednag.memory import tidied
-from fednag.records import RunFolder
+from fednag.runs.execute import Execution
+from fednag.runs.folder import RunFolder
 
 
 class Node:

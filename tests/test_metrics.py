@@ -17,20 +17,20 @@ import fednag
 from commands import Caller
 from fednag import FednagError, Metric
 from fednag.config import parse
-from fednag.experiment import Builder, Parts
-from fednag.metrics import METRICS, measured
-from fednag.problems.dataset import Dataset
-from fednag.records import Record, RunFolder
-from fednag.report.document import document
-from fednag.report.tables import headings, ranked
+from fednag.data.dataset import Dataset
+from fednag.problems.metrics import METRICS, measured
 from fednag.results import sheets
-from fednag.simulate.measure import Measures
+from fednag.runs.build import Builder, Parts
+from fednag.runs.folder import Record, RunFolder
+from fednag.runs.targets import Target, common_target, given_target, settled
+from fednag.show.document import document
+from fednag.show.tables import headings, ranked
+from fednag.show.trackers import scalars
+from fednag.show.watch.follow import Follower
+from fednag.show.watch.screen import as_data, plain_line
+from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan, State, simulate
 from fednag.simulate.schedule import Schedule
-from fednag.targets import Target, common_target, given_target, settled
-from fednag.trackers import scalars
-from fednag.watch.follow import Follower
-from fednag.watch.screen import as_data, plain_line
 from test_resume import content, killed, the_run
 
 SMALL: dict[str, Any] = {"model": "logistic", "tau": 5, "iterations": 20}
@@ -118,7 +118,7 @@ def test_what_is_not_defined_is_none(name: str, output: Tensor, target: Tensor) 
 
 def test_records_are_of_the_final_model_on_the_test_samples() -> None:
     """The test loss and F1, computed again without anything of ours."""
-    from fednag.problems.data import load
+    from fednag.data.sets import load
 
     data = load("digits")
     run = fednag.run(**SMALL, evaluation={"metrics": ["f1"]})

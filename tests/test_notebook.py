@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import fednag
-from fednag import progress as shown
-from fednag.records import Record
-from fednag.report.cell import cell
-from fednag.report.tables import Curve
-from fednag.terminal import RunsProgress
+from fednag.runs.folder import Record
+from fednag.show import progress as shown
+from fednag.show.cell import cell
+from fednag.show.tables import Curve
+from fednag.show.terminal import RunsProgress
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "examples" / "quickstart.ipynb"

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import fednag
 from fednag.config import override, parse
 from fednag.config.sections import LATER
+from fednag.data.tables import Source, read_table
 from fednag.errors import FednagError
 from fednag.problems.problem import Standardise
-from fednag.problems.tables import Source, read_table
 
 SHORT: dict[str, Any] = {"workers": 2, "tau": 1, "iterations": 1, "batch": 4, "quiet": True}
 

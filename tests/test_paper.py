@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from fednag.errors import FednagError
-from fednag.paper import kept
+from fednag.paper import records as kept
 from fednag.paper.checks import judge
 from fednag.paper.figure import SCALES, Check, Figure, Value, folder, read_figure, read_figures
-from fednag.paper.kept import FigureRecords, Kept
 from fednag.paper.page import block, refresh
 from fednag.paper.quantities import marks, measure
+from fednag.paper.records import FigureRecords, Kept
 from fednag.paper.regions import Region, interval, place
-from fednag.records import RunFolder
+from fednag.runs.folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 FIGURES = read_figures()
@@ -332,7 +332,7 @@ def test_a_group_stands_as_its_best_member_once_all_have_run() -> None:
 
 
 def test_records_survive_and_thin(tmp_path: Path) -> None:
-    from fednag.records import Record
+    from fednag.runs.folder import Record
 
     records = [Record(i, i, 1 / (i + 1), None, None, i, i, float(i), 4) for i in range(500)]
     one = kept.keep(records, seed=0, key="k", iterations=499, ended="finished", diverged=False)
@@ -445,7 +445,7 @@ def test_charts_are_packed_tightly_and_show_the_same(tmp_path: Path) -> None:
     import struct
     import zlib
 
-    from fednag.report.png import SIGNATURE, squeeze
+    from fednag.show.png import SIGNATURE, squeeze
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return (

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fednag.data.partition import Partition, by_class, by_size, dirichlet, iid, natural
 from fednag.errors import FednagError
-from fednag.problems.partition import Partition, by_class, by_size, dirichlet, iid, natural
 
 # A busy machine must not fail a property for its time.
 unhurried = settings(deadline=None)

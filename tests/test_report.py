@@ -14,14 +14,14 @@ import pytest
 
 from fednag import cli
 from fednag.errors import FednagError
-from fednag.records import Record, RunFolder
-from fednag.report.document import document
-from fednag.report.page import html
-from fednag.report.sheets import Sheet, caveats, told_apart
-from fednag.report.spec import thinned, tracks_of
-from fednag.report.summary import sentence
-from fednag.report.tables import Curve, ranked, target_cells
-from fednag.targets import Target, common_target, given_target
+from fednag.runs.folder import Record, RunFolder
+from fednag.runs.targets import Target, common_target, given_target
+from fednag.show.document import document
+from fednag.show.page import html
+from fednag.show.sheets import Sheet, caveats, told_apart
+from fednag.show.spec import thinned, tracks_of
+from fednag.show.summary import sentence
+from fednag.show.tables import Curve, ranked, target_cells
 
 
 def records(*accuracies: float | None) -> list[Record]:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from browser import Browser
-from fednag.records import Record
-from fednag.report.document import document
-from fednag.report.page import write_page
-from fednag.report.sheets import Sheet
-from fednag.report.tables import Curve
-from fednag.report.timing import time_table
-from fednag.targets import Target
+from fednag.runs.folder import Record
+from fednag.runs.targets import Target
+from fednag.show.document import document
+from fednag.show.page import write_page
+from fednag.show.sheets import Sheet
+from fednag.show.tables import Curve
+from fednag.show.timing import time_table
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 

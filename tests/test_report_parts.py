@@ -13,13 +13,13 @@ import pytest
 
 from browser import Browser
 from fednag import cli
-from fednag.records import Record
-from fednag.report.document import document
-from fednag.report.overlay import bounds
-from fednag.report.page import html
-from fednag.report.sheets import Sheet, read_sheets
-from fednag.report.tables import Curve
-from fednag.report.timing import recorded_times
+from fednag.runs.folder import Record
+from fednag.show.document import document
+from fednag.show.overlay import bounds
+from fednag.show.page import html
+from fednag.show.sheets import Sheet, read_sheets
+from fednag.show.tables import Curve
+from fednag.show.timing import recorded_times
 from fednag.theory import Setting, theorem3
 
 EXPERIMENT = """
@@ -94,7 +94,7 @@ def data_of(page: Path) -> dict[str, Any]:
 
 
 def sheets_of(desk: Path) -> list[Sheet]:
-    from fednag.records import find_runs
+    from fednag.runs.folder import find_runs
 
     sheets, failed = read_sheets(find_runs([desk / "runs" / "small"]))
     assert failed == []

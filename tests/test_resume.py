@@ -26,11 +26,12 @@ from safetensors.torch import load, load_file, save
 from torch import nn
 
 import fednag
-from fednag import FednagError, checkpoint, cli, execute
+from fednag import FednagError, cli
 from fednag.algorithms import ALGORITHMS
 from fednag.api import resume_all
-from fednag.problems.dataset import Dataset
-from fednag.records import RunFolder
+from fednag.data.dataset import Dataset
+from fednag.runs import checkpoint, execute
+from fednag.runs.folder import RunFolder
 from fednag.simulate.run import Crew, Plan, State, simulate
 
 OFTEN = {"rounds": 1, "seconds": 0}
@@ -383,7 +384,7 @@ def test_a_run_said_to_be_over_loses_no_checkpoint(stopped: RunFolder) -> None:
 def test_one_bad_run_holds_up_no_other(
     stopped: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fednag.report.charts.save", lambda chart, stem, *_: [])
+    monkeypatch.setattr("fednag.show.charts.save", lambda chart, stem, *_: [])
     for number, file in enumerate(("run.json", "config.toml", "records.jsonl")):
         bad = stopped.path.with_name(f"a{number}")
         shutil.copytree(stopped.path, bad)
@@ -436,7 +437,7 @@ _plans: dict[str, Any] = {}
 
 def _plan(folder: RunFolder) -> Any:
     from fednag.config import parse, read
-    from fednag.experiment import Builder
+    from fednag.runs.build import Builder
 
     key = folder.config_file.read_text()
     if key not in _plans:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import pytest
 
-from fednag.algorithm import Algorithm
 from fednag.algorithms import (
     ALGORITHMS,
     CNAG,
@@ -27,6 +26,7 @@ from fednag.algorithms import (
     Scaffold,
     SlowMo,
 )
+from fednag.core.algorithm import Algorithm
 from rules import play
 
 FULL = [lambda w: w - 4, lambda w: 2 * w + 4]

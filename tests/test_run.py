@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import fednag
 from fednag import Algorithm, FedAvg, FedNAG, FednagError, Vectors
-from fednag.problems.dataset import Dataset
-from fednag.records import RunFolder
+from fednag.data.dataset import Dataset
+from fednag.runs.folder import RunFolder
 
 SMALL: dict[str, Any] = {"model": "logistic", "tau": 5, "iterations": 20}
 
@@ -50,7 +50,7 @@ def test_iterations_need_not_be_a_multiple_of_tau() -> None:
 
 
 def test_loss_and_accuracy_are_those_of_the_final_model() -> None:
-    from fednag.problems.data import load
+    from fednag.data.sets import load
 
     data = load("digits")
     run = fednag.run(FedNAG(), **SMALL)
@@ -151,7 +151,7 @@ def test_partial_participation_counts_only_participants() -> None:
 def test_worker_losses_average_to_the_global_loss() -> None:
     split = {"kind": "sizes", "skew": 1.0, "workers": 5}
     run = fednag.run(FedAvg(), **SMALL, split=split, evaluation={"per_worker": True})
-    from fednag.problems import partition
+    from fednag.data import partition
 
     sizes = partition.by_size(1437, 5, 1.0, seed=0).sizes
     losses = np.array(run.records[-1].worker_losses)

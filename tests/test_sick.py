@@ -14,8 +14,8 @@ import fednag
 from fednag import FedAvg, FedNAG, FednagError
 from fednag.algorithms import ALGORITHMS
 from fednag.config import parse
-from fednag.experiment import Builder, Parts
-from fednag.problems.dataset import Dataset
+from fednag.data.dataset import Dataset
+from fednag.runs.build import Builder, Parts
 from fednag.simulate.run import State, simulate
 
 SIZES = (30, 20, 10)

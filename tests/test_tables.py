@@ -13,8 +13,8 @@ import torch
 
 from fednag.api import run
 from fednag.config import override, read
+from fednag.data.tables import Source, read_table
 from fednag.errors import FednagError
-from fednag.problems.tables import Source, read_table
 
 CSV = """age,dose,hospital,outcome
 30,0.5,north,well

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fednag.algorithms import FedNAG
+from fednag.core.vectors import Vectors
+from fednag.data.dataset import Dataset
+from fednag.data.partition import by_class
 from fednag.errors import FednagError
-from fednag.problems.dataset import Dataset
-from fednag.problems.partition import by_class
 from fednag.problems.problem import Problem
 from fednag.simulate.run import Plan, simulate
 from fednag.theory.bounds import theorem3
@@ -23,7 +24,6 @@ from fednag.theory.constants import Constants, Measured, largest_eigenvalue, mea
 from fednag.theory.gaps import h
 from fednag.theory.landscape import Landscape, OnData, Quadratics
 from fednag.theory.trajectory import Trajectory, centralised_gap, watch
-from fednag.vectors import Vectors
 
 near = pytest.approx
 

@@ -31,8 +31,8 @@ from fednag.clock import (
 )
 from fednag.clock.transfers import Listener, Peer
 from fednag.planning import Advice, plan
-from fednag.records import RunFolder, find_runs
-from fednag.targets import Target
+from fednag.runs.folder import RunFolder, find_runs
+from fednag.runs.targets import Target
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 import fednag
 from fednag import Algorithm, FedNAG, Vectors
-from fednag.algorithm import Grad
-from fednag.memory import tidied
-from fednag.problems.dataset import Dataset
+from fednag.compute.allocator import tidied
+from fednag.compute.recording import Traced, record
+from fednag.compute.replay import compiled, in_python
+from fednag.core.algorithm import Grad
+from fednag.data.dataset import Dataset
 from fednag.problems.problem import Problem
-from fednag.problems.replay import compiled, in_python
-from fednag.problems.tracing import Traced, record
 from fednag.simulate.steps import RecordedStep
 
 aten = torch.ops.aten

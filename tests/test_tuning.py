@@ -13,16 +13,16 @@ from torch import nn
 
 import fednag
 from fednag import FedNAG
-from fednag.algorithm import Algorithm, Grad
 from fednag.algorithms import ALGORITHMS
 from fednag.api import run_all
 from fednag.config import parse, read
-from fednag.problems.data import load
+from fednag.core.algorithm import Algorithm, Grad
+from fednag.core.vectors import Vectors
+from fednag.data.sets import load
 from fednag.problems.problem import Problem
 from fednag.simulate import tuning
 from fednag.simulate.schedule import Schedule
 from fednag.simulate.tuning import Trial, Turn, choose, sizes
-from fednag.vectors import Vectors
 
 
 @pytest.fixture

@@ -22,12 +22,12 @@ from rich.console import Console
 
 from browser import Browser, program
 from fednag.errors import FednagError
-from fednag.records import Record, RunFolder
-from fednag.report.sheets import Sheet
-from fednag.report.tables import Curve
-from fednag.watch.follow import Follower, pace, seconds_left
-from fednag.watch.screen import as_data, plain_line, screen, sparkline, time_text
-from fednag.watch.serve import Server
+from fednag.runs.folder import Record, RunFolder
+from fednag.show.sheets import Sheet
+from fednag.show.tables import Curve
+from fednag.show.watch.follow import Follower, pace, seconds_left
+from fednag.show.watch.screen import as_data, plain_line, screen, sparkline, time_text
+from fednag.show.watch.serve import Server
 
 LONG = """
 name = "long"

@@ -8,8 +8,8 @@ from turnstile import Turnstile, tell
 from workload import LR, MOMENTUM, Work
 
 from fednag.config import parse
-from fednag.experiment import Builder, Parts
-from fednag.problems.dataset import Dataset
+from fednag.data.dataset import Dataset
+from fednag.runs.build import Builder, Parts
 from fednag.simulate.run import simulate
 
 FOR_EVER = 10**9

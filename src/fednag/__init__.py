@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fednag.algorithm import Algorithm, Grad
     from fednag.algorithms import (
         ALGORITHMS,
         CNAG,
@@ -28,10 +27,11 @@ if TYPE_CHECKING:
         SlowMo,
     )
     from fednag.api import compare, dataset, run, sweep
+    from fednag.core.algorithm import Algorithm, Grad
+    from fednag.core.vectors import Vector, Vectors
     from fednag.errors import FednagError
-    from fednag.metrics import Metric
+    from fednag.problems.metrics import Metric
     from fednag.results import Comparison, Run
-    from fednag.vectors import Vector, Vectors
 
 # Loaded on first use: torch takes seconds to import, and `fednag --help` does not need it.
 _HOMES = {

@@ -7,7 +7,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fednag.algorithm import Algorithm
 from fednag.arguments import (
     Data,
     Method,
@@ -20,6 +19,7 @@ from fednag.arguments import (
     with_metrics,
     with_short,
 )
+from fednag.compute.allocator import tidied
 from fednag.config import (
     CUSTOM,
     Experiment,
@@ -29,16 +29,16 @@ from fednag.config import (
     parse,
     read,
 )
+from fednag.core.algorithm import Algorithm
+from fednag.data.given import Values
 from fednag.errors import BusyError, FednagError
-from fednag.execute import Execution, Listener, stem
-from fednag.experiment import Builder, Parts
-from fednag.interrupts import Watch
-from fednag.memory import tidied
-from fednag.problems.given import Values
 from fednag.problems.losses import Loss
-from fednag.progress import progress
-from fednag.records import RunFolder
 from fednag.results import Comparison, Run
+from fednag.runs.build import Builder, Parts
+from fednag.runs.execute import Execution, Listener, stem
+from fednag.runs.folder import RunFolder
+from fednag.runs.interrupts import Watch
+from fednag.show.progress import progress
 
 __all__ = ["compare", "dataset", "grid", "resume_all", "run", "run_all", "sweep"]
 

@@ -8,18 +8,18 @@ from typing import Any
 
 from torch import nn
 
-from fednag import contract
-from fednag.algorithm import Algorithm
 from fednag.config import CUSTOM, Experiment, describe
-from fednag.config.sentences import nearest
+from fednag.config.messages import nearest
+from fednag.core import contract
+from fednag.core.algorithm import Algorithm
+from fednag.data.dataset import Dataset
+from fednag.data.given import Values, dataset_of, is_for_numbers, with_task
+from fednag.data.tables import ENDINGS
 from fednag.errors import FednagError
-from fednag.experiment import Parts
-from fednag.metrics import METRICS, TAKEN, Metric
-from fednag.problems.dataset import Dataset
 from fednag.problems.factories import Factory
-from fednag.problems.given import Values, dataset_of, is_for_numbers, with_task
 from fednag.problems.losses import Loss
-from fednag.problems.tables import ENDINGS
+from fednag.problems.metrics import METRICS, TAKEN, Metric
+from fednag.runs.build import Parts
 
 Data = str | tuple[Values, Values] | Dataset | Mapping[str, Any]
 """A data set's name or file, samples and targets, a data set, or a ``[data]`` table."""

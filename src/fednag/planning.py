@@ -11,15 +11,15 @@ from fednag.algorithms import ALGORITHMS
 from fednag.api import Started, run_all
 from fednag.clock.durations import duration
 from fednag.clock.fleet import Fleet, load_fleet
-from fednag.clock.runs import TimedRun, read_run
-from fednag.clock.summary import Row, replay_runs, times_to_target
 from fednag.config import Experiment, override, parse
-from fednag.config.sentences import nearest
+from fednag.config.messages import nearest
 from fednag.errors import FednagError
-from fednag.interrupts import Watch
-from fednag.metrics import ALWAYS, METRICS
-from fednag.records import RunFolder
-from fednag.targets import Target, read_target
+from fednag.problems.metrics import ALWAYS, METRICS
+from fednag.runs.folder import RunFolder
+from fednag.runs.interrupts import Watch
+from fednag.runs.targets import Target, read_target
+from fednag.runs.timed import TimedRun, read_run
+from fednag.runs.times import Row, replay_runs, times_to_target
 
 __all__ = ["Advice", "Point", "advise", "candidates", "plan"]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fednag.config import Experiment
-from fednag.records import Record
-from fednag.report.cell import cell
-from fednag.report.sheets import Sheet
-from fednag.report.tables import Curve, ranked, render
+from fednag.runs.folder import Record
+from fednag.show.cell import cell
+from fednag.show.sheets import Sheet
+from fednag.show.tables import Curve, ranked, render
 
 if TYPE_CHECKING:
     from altair import TopLevelMixin
@@ -118,7 +118,7 @@ class Comparison:
 
 
 def _plot(curves: list[Curve]) -> TopLevelMixin:
-    from fednag.report.charts import curves_chart
+    from fednag.show.charts import curves_chart
 
     chart: TopLevelMixin = curves_chart(curves)
     return chart
@@ -138,7 +138,7 @@ def sheets(runs: Sequence[Run]) -> list[Sheet]:
 
 
 def _report(runs: Sequence[Run], path: str | Path) -> Path:
-    from fednag.report.document import document
-    from fednag.report.page import write_page
+    from fednag.show.document import document
+    from fednag.show.page import write_page
 
     return write_page(document(sheets(runs)), Path(path))

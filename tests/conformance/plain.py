@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fednag.problems import partition
+from fednag.data import partition
 from fednag.simulate.schedule import Schedule
 
 Tensors = dict[str, Tensor]

@@ -11,8 +11,8 @@ from plain import Settings, train
 from test_conformance import plainly
 from torch import nn
 
+from fednag.data import partition
 from fednag.errors import FednagError
-from fednag.problems import partition
 from fednag.simulate.schedule import Schedule
 
 

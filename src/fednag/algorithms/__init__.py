@@ -1,12 +1,12 @@
 """Every method shipped, by the name used in experiment files and on the command line."""
 
-from fednag.algorithm import Algorithm
 from fednag.algorithms.fedadam import FedAdam
 from fednag.algorithms.fedavg import CSGD, FedAvg, FedProx
 from fednag.algorithms.mime import Mime, MimeLite
 from fednag.algorithms.nag import CNAG, FedNAG, FedNAGLocal
 from fednag.algorithms.scaffold import Scaffold
 from fednag.algorithms.server_momentum import FedAvgM, FedMom, SlowMo
+from fednag.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fednag": FedNAG,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fednag.algorithm import Algorithm, Grad, NonNegative, Positive
-from fednag.vectors import Vectors
+from fednag.core.algorithm import Algorithm, Grad, NonNegative, Positive
+from fednag.core.vectors import Vectors
 
 
 @dataclass(frozen=True)

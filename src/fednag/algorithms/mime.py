@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fednag.algorithm import Algorithm, Decay, Grad, Positive
-from fednag.vectors import Vector, Vectors
+from fednag.core.algorithm import Algorithm, Decay, Grad, Positive
+from fednag.core.vectors import Vector, Vectors
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fednag.algorithm import Algorithm, Grad, NonNegative, Positive
-from fednag.vectors import Vector, Vectors
+from fednag.core.algorithm import Algorithm, Grad, NonNegative, Positive
+from fednag.core.vectors import Vector, Vectors
 
 
 def nesterov(local: Vectors, grad: Grad, lr: float, momentum: float) -> Vectors:

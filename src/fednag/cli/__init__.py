@@ -24,8 +24,8 @@ from fednag.cli.time import time_app
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
-    from fednag.algorithm import Algorithm
     from fednag.config import Experiment
+    from fednag.core.algorithm import Algorithm
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -191,7 +191,7 @@ def resume_runs(
     Example: fednag resume runs/digits
     """
     from fednag.api import resume_all
-    from fednag.records import find_runs
+    from fednag.runs.folder import find_runs
 
     folders = find_runs(runs)
     failed: list[str] = []

@@ -26,8 +26,8 @@ def data_list(json: Json = False) -> None:
     """
     from rich.table import Table
 
-    from fednag.problems.data import NAMES
-    from fednag.problems.sources import SOURCES, data_folder
+    from fednag.data.sets import NAMES
+    from fednag.data.sources import SOURCES, data_folder
 
     folder = data_folder()
     states = {}
@@ -55,7 +55,7 @@ def data_get(name: Name, quiet: Quiet = False, json: Json = False) -> None:
 
     Example: fednag data get mnist
     """
-    from fednag.problems.download import get
+    from fednag.data.download import get
 
     folder = get(name, progress=not quiet)
     if json:
@@ -70,7 +70,7 @@ def data_check(name: Name, json: Json = False) -> None:
 
     Example: fednag data check mnist
     """
-    from fednag.problems.download import check
+    from fednag.data.download import check
 
     statuses = check(name)
     if json:
@@ -113,10 +113,10 @@ def data_split(
     Example: fednag data split digits --kind classes --classes 3 --workers 4
     """
     from fednag.config import parse
-    from fednag.experiment import load, split
-    from fednag.problems.tables import ENDINGS
-    from fednag.report.charts import save, split_chart
-    from fednag.terminal import notes, paths, split_table
+    from fednag.data.tables import ENDINGS
+    from fednag.runs.build import load, split
+    from fednag.show.charts import save, split_chart
+    from fednag.show.terminal import notes, paths, split_table
 
     options = {
         "workers": workers,

@@ -37,8 +37,8 @@ def time_fleets(
 
     from fednag.clock.files import read_fleet
     from fednag.clock.fleet import load_fleet
-    from fednag.clock.shelf import copy_fleet, shipped
-    from fednag.terminal import paths
+    from fednag.clock.shipped import copy_fleet, shipped
+    from fednag.show.terminal import paths
 
     terminal = console()
     if copy is not None:

@@ -52,7 +52,7 @@ def init(
     Example: fednag flower init my-app examples/digits.toml --silos 3
     """
     _installed()
-    from fednag.flower.scaffold import write_app
+    from fednag.flower.project import write_app
 
     files = write_app(folder, _tables(experiment, silos, set_, None))
     if json:
@@ -93,7 +93,7 @@ def up(
     """
     _installed()
     from fednag.flower.local import NAMED, federation
-    from fednag.flower.scaffold import flat
+    from fednag.flower.project import flat
     from fednag.flower.settings import read_run_config
 
     if simulation and (tls or data):
@@ -178,7 +178,7 @@ def _tables(
 ) -> dict[str, Any]:
     """The run configuration: a file, changed as the options say."""
     from fednag.config import override, parse, read
-    from fednag.flower.scaffold import run_config
+    from fednag.flower.project import run_config
 
     fields = set_fields(changes)
     flower = {f[7:].replace("-", "_"): v for f, v in fields.items() if f.startswith("flower.")}
@@ -212,10 +212,10 @@ def _nodes(silos: int, data: str, out: Path) -> list[dict[str, Any]]:
 
 
 def _report(path: Path, json: bool) -> None:
-    from fednag.records import RunFolder
-    from fednag.report.charts import curves_chart, save
-    from fednag.report.tables import Curve, as_data, ranked
-    from fednag.terminal import paths, ranking
+    from fednag.runs.folder import RunFolder
+    from fednag.show.charts import curves_chart, save
+    from fednag.show.tables import Curve, as_data, ranked
+    from fednag.show.terminal import paths, ranking
 
     folder = RunFolder(path)
     info, records = folder.info(), folder.records()
@@ -236,7 +236,7 @@ def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:
     """A run that is over needs no memories of its silos any more."""
     import shutil
 
-    from fednag.records import OVER, RunFolder
+    from fednag.runs.folder import OVER, RunFolder
 
     info = RunFolder(path).info()
     token = str(info.get("token"))

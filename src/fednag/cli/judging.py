@@ -83,7 +83,7 @@ def judge(figures: Sequence[Figure], scale: str, place: Path) -> Judged:
 
 
 def show(terminal: Console, judged: Judged) -> None:
-    from fednag.terminal import notes
+    from fednag.show.terminal import notes
 
     notes(terminal, judged.notes)
     terminal.print(_verdicts(judged.findings, judged.scale))

@@ -158,7 +158,7 @@ def paper_verdict(
     from fednag.paper.figure import SCALES, read_figures
     from fednag.paper.jobs import gather_all
     from fednag.paper.page import read_page, refresh
-    from fednag.terminal import paths
+    from fednag.show.terminal import paths
 
     figures = read_figures(experiments)
     out = out or next((p for p in (Path("runs/paper"), COMMITTED) if p.is_dir()), None)
@@ -205,7 +205,7 @@ def _has(out: Path, scale: str) -> bool:
 
 
 def _known(scale: str) -> None:
-    from fednag.config.sentences import nearest
+    from fednag.config.messages import nearest
     from fednag.paper.figure import SCALES
 
     if scale not in SCALES:
@@ -223,10 +223,10 @@ def _run(
     json: bool,
     remarks: Sequence[str] = (),
 ) -> None:
-    from fednag.interrupts import Interrupted, Watch
     from fednag.paper.jobs import gather_all, queue, run_queue, waiting
-    from fednag.paper.kept import known
-    from fednag.terminal import RunsProgress, count, notes, paths
+    from fednag.paper.records import known
+    from fednag.runs.interrupts import Interrupted, Watch
+    from fednag.show.terminal import RunsProgress, count, notes, paths
 
     if before and not (before / "records").is_dir():
         raise FednagError(f"--known {before}: no records there; give a folder such as docs/paper")
@@ -266,9 +266,9 @@ def _run(
 def _draw(figures: Iterable[Figure], scale: str, place: Path) -> list[Path]:
     from fednag.paper.page import records_of
     from fednag.paper.panels import panels
-    from fednag.report.charts import save
-    from fednag.report.paper import paper_chart
-    from fednag.report.png import squeeze
+    from fednag.show.charts import save
+    from fednag.show.paper import paper_chart
+    from fednag.show.png import squeeze
 
     written = []
     for figure in figures:

@@ -69,9 +69,9 @@ def time_plan(
     from fednag.clock.attendance import notes_on
     from fednag.clock.fleet import load_fleet
     from fednag.config import override, read
-    from fednag.interrupts import Interrupted, Watch
     from fednag.planning import DIGITS, METHODS, candidates, plan, plan_name
-    from fednag.terminal import RunsProgress
+    from fednag.runs.interrupts import Interrupted, Watch
+    from fednag.show.terminal import RunsProgress
 
     one_voice(quiet, verbose)
     where = load_fleet(fleet)
@@ -154,7 +154,7 @@ def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
     from rich.table import Table
 
     from fednag.clock.durations import duration
-    from fednag.terminal import notes, paths
+    from fednag.show.terminal import notes, paths
 
     terminal, best, fleet = console(), advice.best, advice.fleet
     table = Table(
@@ -190,9 +190,9 @@ def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
 
 
 def _write(advice: Advice, report: dict[str, Any], folder: Path) -> list[Path]:
-    from fednag.records import write_atomically
-    from fednag.report.charts import save
-    from fednag.report.clock import plan_chart
+    from fednag.runs.folder import write_atomically
+    from fednag.show.charts import save
+    from fednag.show.clock import plan_chart
 
     best, fleet = advice.best, advice.fleet
     written: list[Path] = []

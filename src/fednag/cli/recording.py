@@ -40,8 +40,8 @@ def time_record(
     from fednag.clock.recording import add_device, check_name, link_samples
     from fednag.clock.transfers import Peer
     from fednag.config import override, parse, read
-    from fednag.experiment import Builder
-    from fednag.terminal import notes, paths
+    from fednag.runs.build import Builder
+    from fednag.show.terminal import notes, paths
 
     source = str(experiment) if experiment else "fednag time record"
     changes = set_fields(set_)

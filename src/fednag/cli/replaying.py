@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fednag.report.sheets import Sheet
+    from fednag.show.sheets import Sheet
 
 REPLAYS = 20
 
@@ -17,11 +17,11 @@ def replayed(sheets: Sequence[Sheet], fleet: str) -> tuple[list[Sheet], list[dic
     import numpy as np
 
     from fednag.clock.fleet import load_fleet
-    from fednag.clock.runs import read_run
-    from fednag.clock.summary import replay_runs, where_time_goes
-    from fednag.records import RunFolder
-    from fednag.report.sheets import told_apart
-    from fednag.report.timing import time_table
+    from fednag.runs.folder import RunFolder
+    from fednag.runs.timed import read_run
+    from fednag.runs.times import replay_runs, where_time_goes
+    from fednag.show.sheets import told_apart
+    from fednag.show.timing import time_table
 
     where = load_fleet(fleet)
     kept, _ = told_apart(sheets)

@@ -12,7 +12,7 @@ from fednag.cli.options import Fleet, Json, Loss, Runs, Target, written_to
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
-    from fednag.report.sheets import Sheet
+    from fednag.show.sheets import Sheet
 
 
 def show(
@@ -28,10 +28,10 @@ def show(
     """
     from dataclasses import asdict, replace
 
-    from fednag.report.sheets import caveats, told_apart
-    from fednag.report.tables import as_data, ranked
-    from fednag.targets import given_target, settled
-    from fednag.terminal import notes, ranking
+    from fednag.runs.targets import given_target, settled
+    from fednag.show.sheets import caveats, told_apart
+    from fednag.show.tables import as_data, ranked
+    from fednag.show.terminal import notes, ranking
 
     asked = given_target(target, loss)
     sheets, failed = read_runs(runs)
@@ -80,11 +80,11 @@ def report(
 
     Example: fednag report runs/digits -o report.html
     """
-    from fednag.report.document import document
-    from fednag.report.overlay import bounds
-    from fednag.report.page import write_page
-    from fednag.report.timing import recorded_times
-    from fednag.targets import given_target, settled
+    from fednag.runs.targets import given_target, settled
+    from fednag.show.document import document
+    from fednag.show.overlay import bounds
+    from fednag.show.page import write_page
+    from fednag.show.timing import recorded_times
 
     asked = given_target(target, loss)
     if out.is_dir():
@@ -109,8 +109,8 @@ def report(
 
 
 def read_runs(runs: list[Path]) -> tuple[list[Sheet], list[str]]:
-    from fednag.records import find_runs
-    from fednag.report.sheets import read_sheets
+    from fednag.runs.folder import find_runs
+    from fednag.show.sheets import read_sheets
 
     sheets, failed = read_sheets(find_runs(runs))
     if not sheets:

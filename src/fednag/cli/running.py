@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from fednag.cli.common import beside, console, one_voice, print_json, usable
 
 if TYPE_CHECKING:
-    from fednag.algorithm import Algorithm
     from fednag.api import Started
     from fednag.config import Experiment
-    from fednag.interrupts import Watch
+    from fednag.core.algorithm import Algorithm
     from fednag.results import Run
+    from fednag.runs.interrupts import Watch
 
 
 def run_and_report(
@@ -55,13 +55,13 @@ def report(
     failed: Sequence[str] = (),
 ) -> None:
     """Do the work with progress, then a table, a chart and a page of what came of it."""
-    from fednag.interrupts import Interrupted, Watch
-    from fednag.report.charts import PICTURES, curves_chart, save
-    from fednag.report.document import document
-    from fednag.report.page import write_page
-    from fednag.report.tables import as_data, ranked
     from fednag.results import sheets
-    from fednag.terminal import RunsProgress, notes, paths, ranking
+    from fednag.runs.interrupts import Interrupted, Watch
+    from fednag.show.charts import PICTURES, curves_chart, save
+    from fednag.show.document import document
+    from fednag.show.page import write_page
+    from fednag.show.tables import as_data, ranked
+    from fednag.show.terminal import RunsProgress, notes, paths, ranking
 
     one_voice(quiet, verbose)
     terminal = console()

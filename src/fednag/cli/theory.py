@@ -54,10 +54,10 @@ def theory_check(
     """
     from rich.table import Table
 
-    from fednag.records import write_atomically
-    from fednag.report.bounds import Panel, bounds_chart
-    from fednag.report.charts import save
-    from fednag.terminal import notes, paths
+    from fednag.runs.folder import write_atomically
+    from fednag.show.bounds import Panel, bounds_chart
+    from fednag.show.charts import save
+    from fednag.show.terminal import notes, paths
     from fednag.theory.check import verdicts
     from fednag.theory.figures import gap_rows, interval_rows, loss_rows
     from fednag.theory.trajectory import centralised_gap
@@ -125,9 +125,9 @@ def theory_compare(
     """
     from rich.table import Table
 
-    from fednag.report.bounds import Panel, bounds_chart
-    from fednag.report.charts import save
-    from fednag.terminal import notes, paths
+    from fednag.show.bounds import Panel, bounds_chart
+    from fednag.show.charts import save
+    from fednag.show.terminal import notes, paths
     from fednag.theory import theorem4_conditions
     from fednag.theory.bounds import KINDS
     from fednag.theory.curves import axes, theorem4_rows, thresholds
@@ -204,7 +204,7 @@ def theory_plan(
     """
     from rich.table import Table
 
-    from fednag.terminal import notes
+    from fednag.show.terminal import notes
     from fednag.theory import largest_eta
     from fednag.theory.bounds import KINDS
     from fednag.theory.curves import plan_rows

@@ -24,10 +24,10 @@ from fednag.errors import FednagError
 
 if TYPE_CHECKING:
     from fednag.clock.fleet import Fleet
-    from fednag.clock.runs import TimedRun
-    from fednag.clock.summary import Part, Row, Timed
     from fednag.clock.workload import Workload
-    from fednag.targets import Target
+    from fednag.runs.targets import Target
+    from fednag.runs.timed import TimedRun
+    from fednag.runs.times import Part, Row, Timed
 
 SHORT = 1e-3  # seconds of an iteration in which its overhead may well be the larger part
 MOST_SHOWN = 6  # methods whose devices are tabulated and drawn
@@ -82,11 +82,11 @@ def time_replay(
     """
     from fednag.clock.attendance import notes_on
     from fednag.clock.fleet import load_fleet
-    from fednag.clock.runs import common_target, told_apart
-    from fednag.clock.summary import replay_runs, times_to_target, where_time_goes
-    from fednag.records import find_runs
-    from fednag.targets import given_target, settled
-    from fednag.terminal import notes, paths
+    from fednag.runs.folder import find_runs
+    from fednag.runs.targets import given_target, settled
+    from fednag.runs.timed import common_target, told_apart
+    from fednag.runs.times import replay_runs, times_to_target, where_time_goes
+    from fednag.show.terminal import notes, paths
 
     where = load_fleet(fleet, checked_sampling(sampling))
     asked = given_target(target, loss)
@@ -134,7 +134,7 @@ def time_replay(
 
 def checked_sampling(text: str) -> str | None:
     from fednag.clock.times import SAMPLINGS
-    from fednag.config.sentences import nearest
+    from fednag.config.messages import nearest
 
     if text and text not in SAMPLINGS:
         raise FednagError(
@@ -144,7 +144,7 @@ def checked_sampling(text: str) -> str | None:
 
 
 def _read(folders: list[Any], flops: float | None, failed: list[str]) -> list[TimedRun]:
-    from fednag.clock.runs import read_run
+    from fednag.runs.timed import read_run
 
     found = []
     for folder in folders:
@@ -230,10 +230,10 @@ def _write(
     fleet: Fleet,
     target: Target,
 ) -> list[Path]:
-    from fednag.clock.summary import KEYS, curve_rows
-    from fednag.records import write_atomically
-    from fednag.report.charts import save
-    from fednag.report.clock import time_chart
+    from fednag.runs.folder import write_atomically
+    from fednag.runs.times import KEYS, curve_rows
+    from fednag.show.charts import save
+    from fednag.show.clock import time_chart
 
     shares = [
         {"method": p.label, "device": p.device, "part": key, "seconds": getattr(p, key), "order": i}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fednag.clock.fleet import Fleet
-    from fednag.clock.summary import Part, Row
+    from fednag.runs.times import Part, Row
 
 
 def times_table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Any:
@@ -78,7 +78,7 @@ def parts_table(parts: list[Part]) -> Any:
     from rich.table import Table
 
     from fednag.clock.durations import duration
-    from fednag.clock.summary import KEYS
+    from fednag.runs.times import KEYS
 
     table = Table(title="where the time of an average round goes", title_justify="left")
     table.add_column("method", no_wrap=True)

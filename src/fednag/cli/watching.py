@@ -40,7 +40,7 @@ def observe(path: Path, changes: list[str], out: Path) -> Observed:
 def _observe(path: Path, fields: dict[str, Any], out: Path) -> Observed:
     from fednag.algorithms import FedNAG
     from fednag.config import override, parse, read
-    from fednag.experiment import Builder
+    from fednag.runs.build import Builder
     from fednag.theory.constants import measure, minimise
     from fednag.theory.landscape import OnData
     from fednag.theory.trajectory import watch

@@ -13,13 +13,13 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fednag.clock.samples import AGGREGATOR, Samples, read_samples, write_samples
-from fednag.clock.shelf import locate, shipped
+from fednag.clock.shipped import locate, shipped
 from fednag.clock.times import Sampling
 from fednag.config import read
+from fednag.config.messages import explain, nearest, plain
 from fednag.config.sections import STRICT
-from fednag.config.sentences import explain, nearest, plain
 from fednag.errors import FednagError
-from fednag.records import write_atomically
+from fednag.runs.folder import write_atomically
 
 FORMAT = 1
 SAMPLES_FILE = "samples.csv"

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 
-from fednag.config.sentences import cut, nearest
+from fednag.config.messages import cut, nearest
 from fednag.errors import FednagError
-from fednag.records import write_atomically
+from fednag.runs.folder import write_atomically
 
 COLUMNS = ("who", "what", "bytes", "seconds")
 AGGREGATOR = "aggregator"

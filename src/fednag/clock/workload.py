@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from fednag.algorithm import Algorithm, local_round, payload
+from fednag.core.algorithm import Algorithm, local_round, payload
+from fednag.core.vectors import Vector, Vectors
 from fednag.simulate.engine import first_state
 from fednag.simulate.run import Plan
 from fednag.simulate.schedule import Indexes, Schedule
-from fednag.vectors import Vector, Vectors
 
 
 @dataclass(frozen=True)

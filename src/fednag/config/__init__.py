@@ -13,10 +13,10 @@ from typing import Any, get_type_hints
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
-from fednag.algorithm import Algorithm
 from fednag.algorithms import ALGORITHMS
 from fednag.config.measures import check_measures
-from fednag.config.places import placed
+from fednag.config.messages import cut, explain, nearest, plain
+from fednag.config.paths import placed
 from fednag.config.sections import (
     LATER,
     ONLY_WITH,
@@ -32,10 +32,10 @@ from fednag.config.sections import (
     Stop,
     Training,
 )
-from fednag.config.sentences import cut, explain, nearest, plain
-from fednag.config.words import assignments as assignments
-from fednag.config.words import value as value
-from fednag.config.words import values as values
+from fednag.config.values import assignments as assignments
+from fednag.config.values import value as value
+from fednag.config.values import values as values
+from fednag.core.algorithm import Algorithm
 from fednag.errors import FednagError
 
 CUSTOM = "custom"  # marks a part that came from Python and cannot be rebuilt from a file

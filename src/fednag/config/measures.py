@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fednag.config.messages import nearest, plain
 from fednag.config.sections import Evaluation, Stop
-from fednag.config.sentences import nearest, plain
-from fednag.metrics import ALWAYS, METRICS, TAKEN
+from fednag.problems.metrics import ALWAYS, METRICS, TAKEN
 
 
 def check_measures(evaluation: Evaluation, stop: Stop) -> None:

@@ -12,7 +12,6 @@ from flwr.clientapp import ClientApp
 
 from fednag.errors import FednagError
 from fednag.flower import protocol
-from fednag.flower.memory import Memory
 from fednag.flower.protocol import (
     PROTOCOL,
     Refusal,
@@ -25,6 +24,7 @@ from fednag.flower.protocol import (
 )
 from fednag.flower.settings import Deployment, read_run_config
 from fednag.flower.silo import Silo
+from fednag.flower.silo_memory import Memory
 
 Handler = Callable[[Message, Context], Message]
 

@@ -18,10 +18,12 @@ import torch
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from fednag.algorithm import BUFFERS
+from fednag.core.algorithm import BUFFERS
+from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.flower import protocol
 from fednag.flower.ledger import Ledger, entry
+from fednag.flower.membership import PAUSE, Roster
 from fednag.flower.protocol import (
     EVALUATE,
     METRIC,
@@ -32,13 +34,11 @@ from fednag.flower.protocol import (
     Shape,
     versions,
 )
-from fednag.flower.roster import PAUSE, Roster
 from fednag.flower.settings import Deployment
 from fednag.simulate.engine import Gathered, Memories, mean_of
-from fednag.simulate.measure import Measures
+from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
 from fednag.simulate.schedule import Indexes, Schedule
-from fednag.vectors import Vectors
 
 NOT_FINITE = "is not finite"
 LATE = 30.0  # seconds past the deadline after which Flower forgets what was asked

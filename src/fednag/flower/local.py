@@ -19,7 +19,7 @@ import tomli_w
 from fednag.errors import FednagError
 from fednag.flower.certificates import make_authority, make_node_key, make_server
 from fednag.flower.processes import Processes, free_ports
-from fednag.flower.scaffold import write_app
+from fednag.flower.project import write_app
 
 CONNECTION = "here"
 NAMED = "silo"

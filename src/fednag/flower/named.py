@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
 
-from fednag.algorithm import BUFFERS
+from fednag.core.algorithm import BUFFERS
+from fednag.core.vectors import Layout, Vector, Vectors
 from fednag.flower.protocol import Refusal, one_line
-from fednag.vectors import Layout, Vector, Vectors
 
 MARK = "::"
 

@@ -18,8 +18,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fednag.algorithm import BUFFERS
-from fednag.vectors import Vector, Vectors
+from fednag.core.algorithm import BUFFERS
+from fednag.core.vectors import Vector, Vectors
 
 PROTOCOL = 1
 RAW = "fednag.raw"

@@ -11,16 +11,16 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fednag.config import Experiment
+from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
-from fednag.execute import Execution, stem
-from fednag.experiment import Builder, Parts
 from fednag.flower.fleet import Fleet
 from fednag.flower.ledger import Ledger
-from fednag.flower.memory import TOKEN
 from fednag.flower.settings import Deployment, read_run_config
-from fednag.problems.dataset import Dataset
-from fednag.records import RunFolder
+from fednag.flower.silo_memory import TOKEN
 from fednag.results import Run
+from fednag.runs.build import Builder, Parts
+from fednag.runs.execute import Execution, stem
+from fednag.runs.folder import RunFolder
 from fednag.simulate.run import Plan, State
 
 Tell = Callable[[str], None]

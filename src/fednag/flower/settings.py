@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fednag.algorithm import Algorithm
 from fednag.config import (
     CUSTOM,
     DEFAULT,
@@ -25,8 +24,9 @@ from fednag.config import (
     parse,
     value,
 )
+from fednag.config.messages import explain
 from fednag.config.sections import Section
-from fednag.config.sentences import explain
+from fednag.core.algorithm import Algorithm
 from fednag.errors import FednagError
 
 SILOS = "silos"  # the name of data that every silo brings itself

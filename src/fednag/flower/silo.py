@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from fednag.algorithm import BUFFERS
-from fednag.experiment import Builder, metrics_of, resolve_device
-from fednag.flower.holdings import held_by, number_of
+from fednag.core.algorithm import BUFFERS
+from fednag.core.vectors import Vectors
 from fednag.flower.protocol import METRIC, Refusal, Shape
 from fednag.flower.settings import Deployment
-from fednag.metrics import fitting
+from fednag.flower.silo_data import held_by, number_of
+from fednag.problems.metrics import fitting
+from fednag.runs.build import Builder, metrics_of, resolve_device
 from fednag.simulate.engine import Engine, Gathered, Memories, first_memory, is_checked
-from fednag.simulate.measure import Yardstick
+from fednag.simulate.evaluator import Yardstick
 from fednag.simulate.schedule import Schedule
-from fednag.vectors import Vectors
 
 ALONE = np.zeros(1, dtype=np.int64)  # the only worker there is
 

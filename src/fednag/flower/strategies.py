@@ -23,16 +23,16 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg as Averaging
 
-from fednag import algorithm as contract
 from fednag import algorithms
-from fednag.algorithm import Algorithm
 from fednag.config import check_algorithm, describe
+from fednag.core import algorithm as contract
+from fednag.core.algorithm import Algorithm
+from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.flower.named import MARK, Names
 from fednag.flower.protocol import Refusal, one_line
 from fednag.flower.settings import MOST_SAMPLES
 from fednag.simulate.engine import Gathered, mean_of
-from fednag.vectors import Vectors
 
 METHOD, PHASE = "fednag-method", "fednag-phase"
 

@@ -19,14 +19,14 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
-from fednag.algorithm import BUFFERS, Algorithm, Grad, local_round
 from fednag.config import build_algorithm
+from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
+from fednag.core.vectors import Layout, Vector, Vectors
 from fednag.errors import FednagError
 from fednag.flower.named import MARK, Names, names_of
 from fednag.flower.strategies import METHOD, PHASE
 from fednag.problems.losses import Objective
 from fednag.problems.plain import Buffers, Plain
-from fednag.vectors import Layout, Vector, Vectors
 
 KEPT = "fednag-memory"
 

@@ -22,8 +22,8 @@ from math import inf, isfinite
 from statistics import mean, stdev
 
 from fednag.paper.figure import Check
-from fednag.paper.kept import FigureRecords, Kept
 from fednag.paper.quantities import common_budget, first_loss, last_seen, measure
+from fednag.paper.records import FigureRecords, Kept
 from fednag.paper.regions import FEW, Region, Verdict, place
 
 

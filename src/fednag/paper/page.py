@@ -13,9 +13,9 @@ from typing import get_args
 from fednag.errors import FednagError
 from fednag.paper.checks import Finding, Part, judge
 from fednag.paper.figure import Figure
-from fednag.paper.kept import FigureRecords, Kept, load, tuned
+from fednag.paper.records import FigureRecords, Kept, load, tuned
 from fednag.paper.regions import Verdict
-from fednag.records import write_atomically
+from fednag.runs.folder import write_atomically
 
 OPENING = re.compile(r"<!-- (?:figure ([\w-]+)|summary) -->")
 INSIDE = r"(?:(?!<!-- (?:figure|summary)).)*?"

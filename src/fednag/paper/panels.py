@@ -8,9 +8,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from fednag.paper.figure import Draw, Figure, Series
-from fednag.paper.kept import FigureRecords, Kept
 from fednag.paper.quantities import marks
-from fednag.report.paper import Panel
+from fednag.paper.records import FigureRecords, Kept
+from fednag.show.paper import Panel
 
 TITLES = {
     "loss": "global training loss",

@@ -7,7 +7,7 @@ from math import inf
 from statistics import mean
 
 from fednag.paper.figure import Value
-from fednag.paper.kept import Kept
+from fednag.paper.records import Kept
 
 
 def crossings(run: Kept, to_loss: float | None, to_accuracy: float | None) -> list[int]:

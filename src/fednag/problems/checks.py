@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+from fednag.compute.randomness import is_private, private_randomness, quietly
+from fednag.compute.recording import Recording, Traced
+from fednag.compute.replay import in_python
+from fednag.core.vectors import Vector
 from fednag.errors import FednagError
 from fednag.problems.plain import first_line
-from fednag.problems.randomness import is_private, private_randomness, quietly
-from fednag.problems.replay import in_python
-from fednag.problems.tracing import Recording, Traced
-from fednag.vectors import Vector
 
 if TYPE_CHECKING:
     from fednag.problems.problem import Problem

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fednag.compute.randomness import private_randomness
+from fednag.compute.recording import draws, writes
 from fednag.errors import FednagError
 from fednag.problems.losses import Objective, converted
 from fednag.problems.plain import changes_its_weights, duplicate
-from fednag.problems.randomness import private_randomness
-from fednag.problems.tracing import draws, writes
 
 SEED = 20_210  # of the draws a model makes while it is tried
 SAMPLES = 8

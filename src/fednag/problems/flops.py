@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from fednag.compute.randomness import private_randomness
 from fednag.problems import models
 from fednag.problems.plain import duplicate
-from fednag.problems.randomness import private_randomness
 
 # (shape of a sample, outputs) of the data sets that are named
 SHAPES: dict[str, tuple[tuple[int, ...], int]] = {

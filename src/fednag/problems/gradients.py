@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fednag.core.vectors import Layout, Vector
 from fednag.problems.losses import Objective
 from fednag.problems.plain import Buffers
-from fednag.vectors import Layout, Vector
 
 
 class Differentiable:

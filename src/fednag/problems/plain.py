@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fednag.compute.randomness import ALONE
+from fednag.core.vectors import Layout, Vector
 from fednag.errors import FednagError
 from fednag.problems.losses import Objective
-from fednag.problems.randomness import ALONE
-from fednag.vectors import Layout, Vector
 
 
 @dataclass(frozen=True)

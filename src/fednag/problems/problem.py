@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fednag.compute.randomness import private_randomness, quietly
+from fednag.core.vectors import Layout, Vector, ravel
+from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
 from fednag.problems.checks import Gradients, Judgements, computed_output
-from fednag.problems.dataset import Dataset
 from fednag.problems.examine import (
     SAMPLES,
     Facts,
@@ -27,8 +29,6 @@ from fednag.problems.examine import (
 from fednag.problems.gradients import Differentiable
 from fednag.problems.losses import Loss, Objective, converted, resolve
 from fednag.problems.plain import Buffers, Plain, duplicate, first_line
-from fednag.problems.randomness import private_randomness, quietly
-from fednag.vectors import Layout, Vector, ravel
 
 Statistics = Literal["averaged", "local", "frozen"]
 """What becomes of batch normalisation's running statistics."""

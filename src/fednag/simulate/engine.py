@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fednag.algorithm import BUFFERS, Algorithm, Grad, local_round
+from fednag.compute.randomness import private_randomness
+from fednag.compute.threads import Workforce
+from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
+from fednag.core.vectors import Vector, Vectors
 from fednag.problems.problem import Problem
-from fednag.problems.randomness import private_randomness
 from fednag.simulate.schedule import EAGER, Indexes, Schedule
 from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, stacked
-from fednag.simulate.threads import Workforce
-from fednag.vectors import Vector, Vectors
 
 Mask = NDArray[np.bool_]
 

@@ -10,15 +10,15 @@ from typing import Protocol
 
 import numpy as np
 
-from fednag.algorithm import BUFFERS, Algorithm, payload, server_round
-from fednag.metrics import Better, Metric, as_good, improves
-from fednag.problems.partition import Partition
+from fednag.core.algorithm import BUFFERS, Algorithm, payload, server_round
+from fednag.core.vectors import Vector, Vectors
+from fednag.data.partition import Partition
+from fednag.problems.metrics import Better, Metric, as_good, improves
 from fednag.problems.problem import Problem
-from fednag.records import Record
+from fednag.runs.folder import Record
 from fednag.simulate.engine import Engine, Gathered, Memories, first_state
-from fednag.simulate.measure import Measures, Yardstick
+from fednag.simulate.evaluator import Measures, Yardstick
 from fednag.simulate.schedule import Indexes, Schedule
-from fednag.vectors import Vector, Vectors
 
 MOST_NAMED = 100  # workers refused or missed in a record; all are counted
 BLOWN_UP = 100  # a loss this many times the first one does not come back to anything useful

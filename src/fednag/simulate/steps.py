@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fednag.algorithm import Algorithm, Grad
+from fednag.compute.recording import Recording
+from fednag.core.algorithm import Algorithm, Grad
+from fednag.core.vectors import Vector, Vectors
 from fednag.problems.checks import (
     SEED,
     Checked,
@@ -23,8 +25,6 @@ from fednag.problems.checks import (
     widened,
 )
 from fednag.problems.problem import Problem
-from fednag.problems.tracing import Recording
-from fednag.vectors import Vector, Vectors
 
 
 class Carried:

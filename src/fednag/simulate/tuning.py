@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednag.algorithm import Algorithm
+from fednag.compute.randomness import private_randomness
+from fednag.compute.threads import one_thread
+from fednag.core.algorithm import Algorithm
 from fednag.problems.problem import Problem
-from fednag.problems.randomness import private_randomness
 from fednag.simulate.engine import GRADIENT_BLOCK, Engine, first_state
 from fednag.simulate.schedule import Indexes, Schedule
-from fednag.simulate.threads import one_thread
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
 MOST_WORKERS = 256  # in a timed round; more would only repeat it

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from fednag.core.vectors import Vector
 from fednag.theory.bounds import Setting
 from fednag.theory.landscape import Landscape
 from fednag.theory.trajectory import Trajectory
-from fednag.vectors import Vector
 
 FLAT = 1e-6  # a gradient this much smaller than at the start counts as a minimum
 NEAR = 1e-6  # to a loss that is never reached

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fednag.core.vectors import Vector
 from fednag.errors import FednagError
 from fednag.problems.losses import cross_entropy, squared_error
 from fednag.problems.problem import Problem
-from fednag.vectors import Vector
 
 BLOCK = 4096  # samples at a time
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
 
-from fednag.algorithm import Grad, Step, local_round, server_round
 from fednag.algorithms import FedNAG
+from fednag.core.algorithm import Grad, Step, local_round, server_round
+from fednag.core.vectors import Vector, Vectors
 from fednag.errors import FednagError
 from fednag.theory.landscape import Landscape
-from fednag.vectors import Vector, Vectors
 
 
 @dataclass(frozen=True)

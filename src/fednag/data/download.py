@@ -1,0 +1,247 @@
+"""Downloads data sets: resumable, checked against their checksums, whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from fednag.data.sources import File, Source, data_folder, find_source
+from fednag.errors import FednagError
+
+Status = Literal["ok", "missing", "corrupt"]
+
+CONNECT_SECONDS = 10
+READ_SECONDS = 30
+LARGEST = 1 << 30  # bytes: the largest archive has 170 MB, so more is not ours
+_CHUNK = 1 << 18
+
+
+class _AddressError(Exception):
+    """This address did not deliver; the next one may."""
+
+
+def get(
+    name: str,
+    folder: Path | None = None,
+    progress: bool = True,
+    source: Source | None = None,
+) -> Path:
+    """Download what is missing or corrupt of the data set `name`; gives the folder that holds it.
+
+    `source` stands in for the registered addresses and checksums.
+    """
+    source = find_source(name) if source is None else source
+    root = data_folder() if folder is None else folder
+    home = root / source.folder
+    if source.archive is None:
+        for file in source.files:
+            _fetch(source, file, home / file.name, progress)
+        return home
+    wanted = [file for file in source.files if _status(home / file.name, file) != "ok"]
+    if wanted:
+        archive = root / source.archive.name
+        _fetch(source, source.archive, archive, progress)
+        _extract(source, wanted, archive, home)
+        with _writing(archive):
+            archive.unlink()
+    return home
+
+
+def check(
+    name: str, folder: Path | None = None, source: Source | None = None
+) -> list[tuple[Path, Status]]:
+    """Each file of the data set `name` and whether it is there with the right checksum."""
+    source = find_source(name) if source is None else source
+    home = (data_folder() if folder is None else folder) / source.folder
+    return [(home / file.name, _status(home / file.name, file)) for file in source.files]
+
+
+def _status(path: Path, file: File) -> Status:
+    if not path.exists():
+        return "missing"
+    if not path.is_file():
+        return "corrupt"
+    try:
+        return "ok" if _md5(path) == file.md5 else "corrupt"
+    except OSError as error:
+        raise FednagError(
+            f"{path} cannot be read ({error.strerror or error}); check its permissions"
+        ) from error
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "md5").hexdigest()
+
+
+def _fetch(source: Source, file: File, target: Path, progress: bool) -> None:
+    import pooch
+
+    part = target.with_name(target.name + ".part")
+    failures = []
+    resumed = False
+
+    def downloader(url: str, output: str, _pooch: object) -> None:
+        nonlocal resumed
+        resumed = part.exists()
+        if not (resumed and _md5(part) == file.md5):
+            _transfer(url, part, progress)
+        os.replace(part, output)
+
+    # pooch announces each download on stderr, beside our own progress bar.
+    log = pooch.get_logger()
+    level = log.level
+    log.setLevel("ERROR")
+    try:
+        for address in source.addresses:
+            url = address.rstrip("/") + "/" + file.name
+            # The second go is for a wrong sum after resuming: the old part or the range sent is
+            # then the suspect, and a fresh start settles it.
+            for _ in range(2):
+                try:
+                    with _writing(target):
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        pooch.retrieve(
+                            url,
+                            known_hash=f"md5:{file.md5}",
+                            fname=target.name,
+                            path=target.parent,
+                            downloader=downloader,
+                        )
+                    return
+                except _AddressError as error:
+                    failures.append(f"{url} ({error})")
+                    break
+                except ValueError:
+                    if not resumed:
+                        failures.append(f"{url} (wrong checksum)")
+                        break
+    finally:
+        log.setLevel(level)
+    raise FednagError(
+        f"{file.name} could not be downloaded from {' or '.join(failures)}: check the network "
+        f"or put the file at {target} by hand, then run `fednag data get {source.name}` again"
+    )
+
+
+def _transfer(url: str, part: Path, progress: bool) -> None:
+    import requests
+    import urllib3
+
+    done = part.stat().st_size if part.exists() else 0
+    # Otherwise a server may send a .gz file as an encoding, and the bytes saved would differ.
+    headers = {"Accept-Encoding": "identity"}
+    if done:
+        headers["Range"] = f"bytes={done}-"
+    restart = False
+    try:
+        with requests.get(
+            url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)
+        ) as response:
+            status = response.status_code
+            if done and status == 206:
+                _save(response, part, done, progress)
+            elif status == 200:
+                _save(response, part, 0, progress)
+            elif done and status == 416:
+                restart = True
+            else:
+                raise _AddressError(f"HTTP {status}")
+    except (requests.Timeout, urllib3.exceptions.TimeoutError) as error:
+        raise _AddressError("timed out") from error
+    except requests.ConnectionError as error:
+        raise _AddressError("no connection") from error
+    except requests.RequestException as error:
+        raise _AddressError(type(error).__name__) from error
+    except urllib3.exceptions.HTTPError as error:
+        raise _AddressError("the connection broke off") from error
+    if restart:
+        part.unlink()
+        _transfer(url, part, progress)
+
+
+def _save(response: Any, part: Path, done: int, progress: bool) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    length = response.headers.get("Content-Length", "")
+    total = done + int(length) if length.isdecimal() else None
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    shown = progress and console.is_terminal
+    with (
+        part.open("ab" if done else "wb") as stream,
+        Progress(*columns, console=console, transient=True, disable=not shown) as bar,
+    ):
+        task = bar.add_task(part.stem, total=total, completed=done)
+        for chunk in response.raw.stream(_CHUNK, decode_content=False):
+            done += len(chunk)
+            if done > LARGEST:
+                stream.truncate(0)
+                raise _AddressError(f"it sends more than {LARGEST} bytes")
+            stream.write(chunk)
+            bar.update(task, completed=done)
+
+
+def _extract(source: Source, wanted: list[File], archive: Path, home: Path) -> None:
+    missing = {f"{source.folder}/{file.name}": file for file in wanted}
+    try:
+        with _writing(home):
+            home.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(archive, "r:gz") as tar:
+            # Only these names, only plain files, written by us: nothing else in it can act.
+            for member in tar:
+                key = member.name.removeprefix("./")
+                if key not in missing or not member.isreg() or member.size != missing[key].size:
+                    continue
+                content = tar.extractfile(member)
+                assert content is not None, member
+                file = missing.pop(key)
+                if not _write_member(content, file, home / file.name):
+                    raise _bad_archive(source, archive, f"its {key} has the wrong checksum")
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _bad_archive(source, archive, str(error)) from error
+    if missing:
+        raise _bad_archive(source, archive, f"without {', '.join(missing)} of the right size")
+
+
+def _write_member(content: IO[bytes], file: File, target: Path) -> bool:
+    part = target.with_name(target.name + ".part")
+    try:
+        with _writing(part), part.open("wb") as stream:
+            shutil.copyfileobj(content, stream, _CHUNK)
+        if _status(part, file) != "ok":
+            return False
+        with _writing(target):
+            os.replace(part, target)
+        return True
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _bad_archive(source: Source, archive: Path, why: str) -> FednagError:
+    return FednagError(
+        f"{archive} is not the expected archive ({why}); "
+        f"delete it and run `fednag data get {source.name}` again"
+    )
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except gzip.BadGzipFile:
+        raise  # an OSError, but the archive's fault and not the disk's
+    except OSError as error:
+        raise FednagError(
+            f"{path} cannot be written ({error.strerror or error}); free space there or allow "
+            "writing, or set FEDNAG_DATA to another folder"
+        ) from error

@@ -1,0 +1,283 @@
+"""A user's own data from a file: a CSV with a header, or arrays in an NPZ."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fednag.data.csv_checks import check_cells, is_number
+from fednag.data.dataset import Dataset
+from fednag.data.given import BYTES, remark_on_classes, shared
+from fednag.errors import FednagError
+
+SHARE = 0.2  # of the rows are kept for testing, unless told otherwise
+HELD_OUT = 5  # the stream of this draw
+ENDINGS = (".csv", ".npz")
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which files, which columns, and how much of it is for testing."""
+
+    path: Path
+    target: str | None = None  # the last column, if not said
+    owner: str | None = None
+    test_path: Path | None = None
+    test_share: float = SHARE
+    seed: int = 0
+    task: str | None = None  # classification or regression; else the targets decide
+    loss_takes: str | None = None  # what a loss from Python works on: numbers or integers
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    names: tuple[str, ...]  # of the features' columns; none in an NPZ
+    x: Array
+    y: Array
+    owners: Array | None
+
+
+def read_table(source: Source) -> Dataset:
+    """The data set in a file. Whole numbers and words as targets are classes, others are numbers,
+    unless the task says otherwise.
+
+    Test rows come from ``test_path``, or from the file itself: a share of each class, drawn with
+    the seed.
+    """
+    rows = _read(source, source.path)
+    is_class = _is_class(rows)
+    test = _read(source, source.test_path) if source.test_path else _within(source)
+    if test is None:
+        rows, test = _parted(rows, is_class, source)
+    if test.names != rows.names or test.x.shape[1:] != rows.x.shape[1:]:
+        raise FednagError(
+            f"{source.test_path or source.path}: the test rows have other features than the "
+            "training rows; give both the same columns"
+        )
+    if len(test.y) and (_is_class(test) != is_class or _is_word(test) != _is_word(rows)):
+        raise FednagError(
+            f"{source.test_path or source.path}: the test rows have other targets than the "
+            "training rows; give both classes, or both numbers, or set data.task"
+        )
+    classes: int | None = None
+    words: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = (BYTES,) if rows.x.dtype == np.uint8 else ()
+    y, test_y = rows.y, test.y
+    if is_class:
+        known = np.unique(np.concatenate([y, test_y]))
+        y, test_y = np.searchsorted(known, y), np.searchsorted(known, test_y)
+        classes = max(len(known), 2)
+        words = tuple(known.tolist()) if _is_word(rows) else ()
+        if not words and source.task is None:
+            remarks += remark_on_classes(len(known), len(y) + len(test_y))
+    # Floating numbers on one side make floating numbers of the other.
+    whole = all(part.x.dtype.kind in "iu" for part in (rows, test))
+    owners = None
+    if rows.owners is not None:
+        owners = torch.from_numpy(np.unique(rows.owners, return_inverse=True)[1].astype(np.int64))
+    return Dataset(
+        name=source.path.stem,
+        x=_features(rows.x, whole),
+        y=_targets(y),
+        test_x=_features(test.x, whole),
+        test_y=_targets(test_y),
+        classes=classes,
+        scale=1 / 255 if rows.x.dtype == np.uint8 else 1.0,
+        owners=owners,
+        words=words,
+        remarks=remarks,
+    )
+
+
+def _is_class(rows: _Rows) -> bool:
+    return rows.y.dtype.kind in "iuU" and rows.y.ndim == 1
+
+
+def _is_word(rows: _Rows) -> bool:
+    return rows.y.dtype.kind == "U"
+
+
+def _read(source: Source, path: Path) -> _Rows:
+    return _told(_raw(source, path), source, path)
+
+
+def _told(rows: _Rows, source: Source, path: Path) -> _Rows:
+    """The rows with targets of the kind that the task asks for, or else the loss."""
+    y = rows.y
+    if source.task == "regression" and y.dtype.kind == "U":
+        raise FednagError(
+            f"data.task: 'regression' predicts numbers, and the targets in {path} are words; "
+            "leave it out"
+        )
+    if source.task == "classification":
+        if y.ndim > 1:
+            raise FednagError(
+                f"data.task: 'classification' takes one class a row, and y in {path} has shape "
+                f"{y.shape}; save y with one dimension"
+            )
+        if y.dtype.kind == "f" and not np.equal(np.mod(y.astype(np.float64), 1), 0).all():
+            raise FednagError(
+                f"data.task: 'classification' takes whole numbers or words, and {path} has other "
+                "numbers as targets; leave it out, or use 'regression'"
+            )
+        return rows if y.dtype.kind == "U" else replace(rows, y=y.astype(np.int64))
+    if y.dtype.kind in "Uf":
+        return rows
+    if source.task is None and y.ndim == 2 and y.shape[1] == 1 and source.loss_takes != "numbers":
+        raise FednagError(
+            f"{path}: y has shape {y.shape}, and a class is one whole number a row; save y[:, 0], "
+            "or set data.task = 'regression' if y are numbers"
+        )
+    numbers = source.task == "regression" or source.loss_takes == "numbers"
+    # More than one integer a row are numbers, unless a loss is given that may know better.
+    numbers |= y.ndim > 1 and source.loss_takes is None
+    return replace(rows, y=y.astype(np.float64 if numbers else np.int64))
+
+
+def _raw(source: Source, path: Path) -> _Rows:
+    if path.suffix == ".npz":
+        for field, given in (("target", source.target), ("owner", source.owner)):
+            if given is not None:
+                raise FednagError(
+                    f"data.{field}: names a column, and {path} has arrays; leave it out"
+                )
+        return _arrays(path, "")
+    if path.suffix != ".csv":
+        raise FednagError(f"{path}: is neither .csv nor .npz; save it as one of them")
+    return _columns(path, source.target, source.owner)
+
+
+def _within(source: Source) -> _Rows | None:
+    """The test rows an NPZ brings along."""
+    if source.path.suffix != ".npz" or "test_x" not in _npz(source.path):
+        return None
+    return _told(_arrays(source.path, "test_"), source, source.path)
+
+
+def _npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path) as file:  # refuses objects, which could run code
+            return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except (ValueError, zipfile.BadZipFile, AttributeError) as error:
+        raise FednagError(
+            f"{path}: is not an NPZ of plain arrays; write it with numpy.savez(x=…, y=…)"
+        ) from error
+
+
+def _arrays(path: Path, prefix: str) -> _Rows:
+    arrays = _npz(path)
+    for name in (f"{prefix}x", f"{prefix}y"):
+        if name not in arrays:
+            held = ", ".join(arrays) or "nothing"
+            raise FednagError(f"{path}: has no array {name!r} (it holds {held}); save one")
+    x, y, owners = arrays[f"{prefix}x"], arrays[f"{prefix}y"], arrays.get(f"{prefix}owners")
+    for name, array in (("y", y), ("owners", owners)):
+        if array is not None and len(array) != len(x):
+            raise FednagError(
+                f"{path}: {prefix}{name} has {len(array)} rows and {prefix}x has {len(x)}; "
+                "they must be as many"
+            )
+    if x.ndim < 2 or x.dtype.kind not in "biuf" or not len(x):
+        raise FednagError(
+            f"{path}: {prefix}x is {x.dtype} of shape {x.shape}; it must hold numbers, a row or "
+            "image for each sample"
+        )
+    if y.dtype.kind not in "biufU":
+        raise FednagError(f"{path}: {prefix}y is {y.dtype}; it must hold numbers or words")
+    return _Rows((), x, y, owners)
+
+
+def _columns(path: Path, target: str | None, owner: str | None) -> _Rows:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = [name.strip() for name in next(reader, [])]
+            read = [(reader.line_num, row) for row in reader if row]
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FednagError(f"{path}: is not a CSV in UTF-8 ({error}); save it as one") from error
+    if len(header) < 2 or not read:
+        raise FednagError(
+            f"{path}: needs a header and rows, with a column for the target and one at least for "
+            "features"
+        )
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise FednagError(f"{path}: column {twice!r} is there twice; rename one")
+    for line, row in read:
+        if len(row) != len(header):
+            raise FednagError(
+                f"{path}: line {line} has {len(row)} values and the header {len(header)}; mend it"
+            )
+    lines = [line for line, _ in read]
+    table = {name: [row[i].strip() for _, row in read] for i, name in enumerate(header)}
+    target = header[-1] if target is None else target
+    for field, name in (("target", target), ("owner", owner)):
+        if name is not None and name not in table:
+            near = get_close_matches(name, header, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(header)}"
+            raise FednagError(f"data.{field}: {path} has no column {name!r}{hint}")
+    features = [name for name in header if name not in (target, owner)]
+    if not features:
+        raise FednagError(f"{path}: has no column left for features; add one")
+    check_cells(path, table, lines, features, target)
+    x = np.stack([np.array(table[name], np.float64).astype(np.float32) for name in features], 1)
+    owners = np.array(table[owner]) if owner is not None else None
+    return _Rows(tuple(features), x, _labels(table[target]), owners)
+
+
+def _labels(texts: list[str]) -> Array:
+    """Whole numbers if all are, else numbers if all are, else words."""
+    if not all(is_number(text) for text in texts):
+        return np.array(texts)
+    numbers = np.array(texts, dtype=np.float64)
+    whole = all(text.lstrip("+-").isdecimal() for text in texts)
+    return numbers.astype(np.int64) if whole else numbers
+
+
+def _parted(rows: _Rows, is_class: bool, source: Source) -> tuple[_Rows, _Rows]:
+    """Rows for training and rows for testing; of each class the same share, where there are."""
+    count = len(rows.x)
+    order = np.random.default_rng([source.seed, HELD_OUT]).permutation(count)
+    if is_class:
+        order = order[np.argsort(rows.y[order], kind="stable")]
+    # Row k of the ordered ones is for testing where k times the share passes a whole number.
+    marks = np.floor(np.arange(1, count + 1) * source.test_share)
+    is_test = np.zeros(count, dtype=bool)
+    is_test[order] = np.diff(marks, prepend=0) > 0
+    if is_test.all():
+        raise FednagError(f"{source.path}: leaves no row for training; lower data.test_share")
+    return _taken(rows, ~is_test), _taken(rows, is_test)
+
+
+def _taken(rows: _Rows, wanted: NDArray[np.bool_]) -> _Rows:
+    owners = None if rows.owners is None else rows.owners[wanted]
+    return _Rows(rows.names, rows.x[wanted], rows.y[wanted], owners)
+
+
+def _features(x: Array, whole: bool) -> Tensor:
+    """Bytes and integers stay what they are: a model of the user's own may look words up."""
+    kept = x if x.dtype == np.uint8 else x.astype(np.int64 if whole else np.float32)
+    return shared(kept)
+
+
+def _targets(y: Array) -> Tensor:
+    kind = np.int64 if y.dtype.kind in "iu" else np.float32
+    return shared(y.astype(kind))
+
+
+def _unreadable(path: Path, error: OSError) -> FednagError:
+    return FednagError(f"data.path: {path} cannot be read ({error.strerror}); check the path")

@@ -1,0 +1,425 @@
+"""From a checked experiment to a plan that can run: loads data, deals it out, builds the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fednag.core.algorithm import (Algorithm)
+from fednag.clock.attendance import attendance
+from fednag.clock.fleet import load_fleet
+from fednag.config import CUSTOM, Experiment, build_algorithm, participants
+from fednag.config.sections import Data, Evaluation, Split, Stop
+from fednag.errors import FednagError
+from fednag.problems.metrics import (METRICS, Metric, better_of, fitting)
+from fednag.data import (sets as data, partition, tables)
+from fednag.problems import (models)
+from fednag.data.dataset import (Dataset)
+from fednag.problems.factories import Factory, made
+from fednag.data.given import (is_for_numbers, is_integer)
+from fednag.problems.losses import Loss
+from fednag.data.partition import (Partition)
+from fednag.problems.problem import Problem
+from fednag.simulate.run import Level, Patience, Plan
+from fednag.simulate.schedule import Schedule
+from fednag.compute.threads import (one_thread)
+from fednag.simulate.tuning import choose
+
+T = TypeVar("T")
+
+WIDE = 5.0  # standard deviations of features above this are worth a word
+
+
+@dataclass
+class Parts:
+    """Objects given from Python in place of a name in the file."""
+
+    dataset: Dataset | None = None
+    module: nn.Module | Factory | None = None
+    loss: str | Loss | None = None
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    elsewhere: bool = False  # the data are with others, and a stand-in takes their place here
+    several_seeds: bool = False  # whether runs of other seeds stand beside this one
+
+
+@dataclass
+class Builder:
+    """Builds plans; runs of one comparison share the data, the split and the recorded model."""
+
+    parts: Parts = field(default_factory=Parts)
+    _made: dict[str, Any] = field(default_factory=dict)
+    _modules: dict[int, nn.Module] = field(default_factory=dict)  # a factory's, by seed
+    _told: bool = False  # that a chunk was chosen by timing: once for all runs
+
+    def plan(
+        self, experiment: Experiment, algorithm: Algorithm | None = None
+    ) -> tuple[Experiment, Plan, list[str]]:
+        """(the experiment with every choice made, its plan, notes for the user)."""
+        if algorithm is None and experiment.label == CUSTOM:
+            raise FednagError(
+                "algorithm.name: the method of this run was a Python object; run it from Python"
+            )
+        algorithm = algorithm or build_algorithm(experiment.algorithm)
+        device = resolve_device(experiment.engine.device)
+        dataset = self._dataset(experiment)
+        measured = fitting(
+            metrics_of(experiment.evaluation, self.parts.metrics),
+            dataset.classes is not None,
+            len(dataset.test_x) > 0 or self.parts.elsewhere,
+        )
+        if self.parts.dataset is not None and dataset.owners is not None:
+            check_owned(experiment.split)
+        deal = self._once(
+            ["split", experiment.split, experiment.data, experiment.seed],
+            lambda: split(dataset, experiment.split, experiment.seed),
+        )
+        problem = self.problem(experiment, dataset, device)
+        training, engine = experiment.training, experiment.engine
+        workers = 1 if algorithm.pooled else len(deal.workers)
+        per_round = participants(experiment, workers)
+        owned = (deal.pooled() if algorithm.pooled else deal).workers
+        sizes = [len(mine) for mine in owned]
+        schedule = Schedule(experiment.seed, sizes, training.batch, per_round)
+        # Methods that are compared share the choice.
+        choice = self._once(
+            [
+                f"tuning of {per_round}, chunk {engine.chunk}",  # a given one displaces none found
+                *self._parts(experiment, device),
+                (schedule.width, training.tau, engine, algorithm.elementwise),
+            ],
+            lambda: choose(
+                problem,
+                algorithm,
+                owned,
+                schedule,
+                training.tau,
+                iterations=training.iterations,
+                chunk=engine.chunk,
+                threads=engine.threads,
+            ),
+        )
+        notes = list(choice.notes)
+        if self.parts.several_seeds and isinstance(self.parts.module, nn.Module):
+            notes.append(
+                "model: all seeds start from the weights of this one module; give a function of "
+                "the seed for weights of their own, e.g. model=lambda seed: Net()"
+            )
+        if len(choice.seconds) > 1 and not self._told:
+            self._told = True
+            notes.append(
+                f"chunk {choice.chunk} chosen by timing; config.toml has it: run that, or set "
+                f"engine.chunk={choice.chunk}, to repeat this to the bit"
+            )
+        if not algorithm.elementwise and per_round > 1 and engine.chunk != 1:
+            name = type(algorithm).__name__
+            notes.append(f"{name} does not say that it is elementwise: workers are computed alone")
+        chosen = {"device": device, "chunk": choice.chunk, "threads": choice.threads}
+        resolved = experiment.model_copy(
+            update={
+                "engine": engine.model_copy(update=chosen),
+                "split": experiment.split.model_copy(update={"workers": len(deal.workers)}),
+                "data": placed(experiment.data),
+            }
+        )
+        plan = Plan(
+            problem=problem,
+            partition=deal,
+            algorithm=algorithm,
+            tau=training.tau,
+            iterations=training.iterations,
+            batch=training.batch,
+            seed=experiment.seed,
+            per_round=per_round,
+            evaluate_every=experiment.evaluation.every,
+            samples=experiment.evaluation.samples,
+            per_worker=experiment.evaluation.per_worker,
+            stop_accuracy=experiment.stop.accuracy,
+            stop_loss=experiment.stop.loss,
+            stop_seconds=experiment.stop.seconds,
+            stop_metrics=levels(experiment, dataset, self.parts.elsewhere),
+            patience=patience(experiment, dataset, self.parts.elsewhere),
+            metrics=measured,
+            chunk=choice.chunk,
+            threads=choice.threads,
+        )
+        if experiment.clock.fleet is not None:
+            resolved, plan, remarks = timed(resolved, plan)
+            notes += remarks
+        return resolved, plan, [*dataset.notes, *deal.notes, *notes, *warnings(experiment, dataset)]
+
+    def _dataset(self, experiment: Experiment) -> Dataset:
+        if self.parts.dataset is not None:
+            return self.parts.dataset
+        parts = ["data", experiment.data, experiment.seed]
+        return self._once(parts, lambda: load(experiment, self.parts.loss))
+
+    def problem(self, experiment: Experiment, dataset: Dataset, device: str) -> Problem:
+        """The experiment's model and loss on a data set."""
+
+        def make() -> Problem:
+            model = experiment.model
+            module, loss = self._own_module(experiment.seed), self.parts.loss
+            own = module is not None
+            if module is None:
+                if model.name == CUSTOM:
+                    raise FednagError(
+                        "model.name: the model of this run was a Python object; run it from Python"
+                    )
+                outputs = dataset.classes or outputs_of(dataset.y)
+                module = models.build(
+                    model.name, dataset.shape, outputs, experiment.seed, model.hidden
+                )
+            if loss is None:
+                loss = "mse" if dataset.classes is None else models.loss_of(model.name)
+                if dataset.classes is None and not dataset.y.is_floating_point():
+                    raise FednagError(
+                        f"data: y holds integers of shape {tuple(dataset.y.shape)}, and no loss is "
+                        "known for them; give loss, or task='regression' if they are numbers"
+                    )
+            given = partial(
+                Problem,
+                module=module,
+                loss=loss,
+                device=device,
+                dtype=getattr(torch, experiment.engine.dtype),
+                standardise=experiment.data.standardise,
+                batch_norm=model.batch_norm,
+                known=self.parts.module is None and isinstance(loss, str),
+                recorded=experiment.engine.recorded,
+            )
+            with one_thread():
+                if not is_integer(dataset.x):
+                    return given(dataset)
+                if own:
+                    return of_integers(given, dataset, experiment.data.standardise)
+                # In the precision that all numbers of files have.
+                if experiment.data.name == "file":
+                    x, test_x = dataset.x.float(), dataset.test_x.float()
+                    return given(replace(dataset, x=x, test_x=test_x))
+                return given(dataset)
+
+        return self._once(["problem", *self._parts(experiment, device)], make)
+
+    def _own_module(self, seed: int) -> nn.Module | None:
+        """The module given from Python, for this seed."""
+        given = self.parts.module
+        if given is None or isinstance(given, nn.Module):
+            return given
+        # Once a seed: methods that are compared start from the same weights, whatever it draws on.
+        if seed not in self._modules:
+            self._modules[seed] = made(given, seed)
+        return self._modules[seed]
+
+    def _parts(self, experiment: Experiment, device: str) -> list[Any]:
+        """What a problem is made of."""
+        engine = experiment.engine
+        made = engine.dtype, engine.recorded
+        return [experiment.data, experiment.model, experiment.seed, device, made]
+
+    def _once(self, parts: list[Any], make: Callable[[], T]) -> T:
+        key = repr(parts)
+        if key not in self._made:
+            # Only the newest of each kind is kept: a sweep over seeds must not pile them up.
+            self._made = {k: v for k, v in self._made.items() if not k.startswith(f"['{parts[0]}'")}
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
+
+
+def of_integers(given: Callable[..., Problem], dataset: Dataset, standardise: bool) -> Problem:
+    """The problem of a user's own model that is given integers as they are."""
+    if standardise:
+        raise FednagError(
+            "data.standardise: x holds integers, which a model of your own is given as they are; "
+            "leave it out, or give x as floating numbers"
+        )
+    try:
+        return given(dataset, integer_inputs=True)
+    except FednagError:
+        try:
+            given(dataset)
+        except FednagError:
+            pass  # so it is not the integers; the first finding stands
+        else:
+            raise FednagError(
+                "model: it fails on x, which holds integers, and works on floating numbers; give "
+                "x.float(), or save x as floating numbers in the file"
+            ) from None
+        raise
+
+
+def load(experiment: Experiment, loss: str | Loss | None = None) -> Dataset:
+    """The data set a file names; a loss from Python decides whether whole numbers are classes."""
+    section: Data = experiment.data
+    if section.name == CUSTOM:
+        raise FednagError("data.name: the data of this run were Python tensors; run it from Python")
+    if section.name == "file":
+        share = tables.SHARE if section.test_share is None else section.test_share
+        test = Path(section.test_path).absolute() if section.test_path else None
+        return tables.read_table(
+            tables.Source(
+                Path(section.path or "").absolute(),
+                section.target,
+                section.owner,
+                test,
+                share,
+                experiment.seed,
+                section.task,
+                None if loss is None else "numbers" if is_for_numbers(loss) else "integers",
+            )
+        )
+    options: dict[str, Any] = {}
+    if section.name == "synthetic":
+        options = {
+            "alpha": 1.0 if section.alpha is None else section.alpha,
+            "beta": 1.0 if section.beta is None else section.beta,
+            "workers": section.workers or 30,
+        }
+    return data.load(section.name, seed=experiment.seed, **options)
+
+
+def metrics_of(section: Evaluation, own: Mapping[str, Metric]) -> dict[str, Metric]:
+    """The metrics a file names, and those of the user's own that it says there were."""
+    found = {name: METRICS[name] for name in section.metrics or ()}
+    for name in section.own or {}:
+        if name not in own:
+            raise FednagError(
+                f"evaluation.own: the metric {name} of this run was a Python function; run it from "
+                "Python"
+            )
+        found[name] = own[name]
+    return found
+
+
+def levels(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> tuple[Level, ...]:
+    """What a run's metrics have to reach for it to stop."""
+    found = []
+    for name, value in (experiment.stop.metrics or {}).items():
+        _check_there("stop.metrics", name, dataset, elsewhere)
+        found.append(Level(name, value, better_of(name, experiment.evaluation.own)))
+    return tuple(found)
+
+
+def patience(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> Patience | None:
+    """What a run watches, and for how long; the test loss, if nothing else is said."""
+    stop: Stop = experiment.stop
+    if stop.patience is None:
+        return None
+    watched = stop.watch or ("test_loss" if len(dataset.test_x) else "loss")
+    _check_there("stop.watch", watched, dataset, elsewhere)
+    better = better_of(watched, experiment.evaluation.own)
+    return Patience(stop.patience, watched, better, stop.min_change or 0.0)
+
+
+def _check_there(field: str, measure: str, dataset: Dataset, elsewhere: bool) -> None:
+    """Raise a sentence on a measure that no evaluation would give."""
+    if measure in ("accuracy", "train_accuracy") and dataset.classes is None:
+        raise FednagError(f"{field}: these targets are numbers and have no {measure}; use 'loss'")
+    if measure in ("accuracy", "test_loss") and not len(dataset.test_x) and not elsewhere:
+        raise FednagError(
+            f"{field}: {measure} is taken on test samples, and there are none; give some, or use "
+            "'loss'"
+        )
+
+
+def placed(section: Data) -> Data:
+    """The same files, wherever the run is gone on with."""
+    paths = {"path": section.path, "test_path": section.test_path}
+    found = {name: str(Path(path).absolute()) for name, path in paths.items() if path}
+    return section.model_copy(update=found)
+
+
+def split(dataset: Dataset, section: Split, seed: int) -> Partition:
+    """The samples of a data set, dealt to workers."""
+    labels = dataset.y.numpy()
+    workers = section.workers or 4
+    if section.kind in ("classes", "dirichlet") and dataset.classes is None:
+        raise FednagError(
+            f"split.kind: {section.kind!r} needs class labels, and these targets are numbers; "
+            "use 'iid', 'sizes' or 'natural'"
+        )
+    if section.kind == "classes":
+        cover = section.assign != "random"
+        return partition.by_class(labels, workers, section.classes or 1, seed, cover)
+    if section.kind == "dirichlet":
+        return partition.dirichlet(labels, workers, section.alpha or 1.0, seed)
+    if section.kind == "sizes":
+        skew = 1.0 if section.skew is None else section.skew
+        return partition.by_size(len(labels), workers, skew, seed, section.proportions)
+    if section.kind == "natural":
+        if dataset.owners is None:
+            raise FednagError(
+                f"split.kind: 'natural' needs to know who owns each sample, and {dataset.name} "
+                "does not say; use synthetic, mnist with `fednag data get mnist-writers`, or say "
+                "it: data.owner for a file, owners from Python"
+            )
+        return partition.natural(dataset.owners.numpy(), section.workers, seed)
+    return partition.iid(len(labels), workers, seed)
+
+
+def check_owned(section: Split) -> None:
+    """Refuse owners, given from Python, that a split would pass over."""
+    if section.kind != "natural":
+        raise FednagError(
+            f"owners: they say who trains only with split.kind = 'natural', and that is "
+            f"{section.kind!r}; give split={{'kind': 'natural'}}, or leave owners out"
+        )
+
+
+def resolve_device(name: str) -> str:
+    """A device torch can use; ``auto`` takes a GPU if there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name).item()  # a number must come back: `meta` has none
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).splitlines()[0]
+        raise FednagError(f"engine.device: cannot use {name!r} ({first}); use 'auto'") from error
+    return name
+
+
+def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[str]]:
+    """The plan with the fleet its rounds are played on, and the fleet's digest written down."""
+    section = experiment.clock
+    fleet = load_fleet(section.fleet or "")
+    if section.digest not in (None, fleet.digest):
+        raise FednagError(
+            f"clock.fleet: {fleet.source} is not what it was when this run began; restore it, or "
+            "start a new run without clock.digest"
+        )
+    place = str(Path(fleet.source).absolute()) if fleet.source != fleet.name else fleet.source
+    update = section.model_copy(update={"fleet": place, "digest": fleet.digest})
+    attend, notes = attendance(plan, fleet, section.deadline)
+    return experiment.model_copy(update={"clock": update}), replace(plan, attend=attend), notes
+
+
+def outputs_of(y: Tensor) -> int:
+    return 1 if y.dim() == 1 else int(y[0].numel())
+
+
+def warnings(experiment: Experiment, dataset: Dataset) -> list[str]:
+    """Settings that run but are seldom meant."""
+    notes = []
+    momentum = experiment.algorithm.get("momentum", 0)
+    if isinstance(momentum, int | float) and momentum >= 1:
+        notes.append(f"momentum {momentum:g} is not below 1: expect divergence")
+    if experiment.training.tau > experiment.training.iterations:
+        notes.append(
+            f"tau {experiment.training.tau} is above the {experiment.training.iterations} "
+            "iterations: there is one, shorter round"
+        )
+    looked_up = experiment.model.name == CUSTOM and is_integer(dataset.x)
+    if experiment.data.name == "file" and not experiment.data.standardise and not looked_up:
+        spread = float(dataset.x.flatten(1).double().mul(dataset.scale).std(0, correction=0).max())
+        if spread > WIDE:
+            notes.append(
+                f"a feature's standard deviation is {spread:.3g}, and steps are sized for about 1: "
+                "set data.standardise = true unless that is meant"
+            )
+    return notes

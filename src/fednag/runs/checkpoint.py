@@ -1,0 +1,257 @@
+"""A run's state on disk, so that it can go on as if it had never stopped.
+
+A checkpoint is one safetensors file: the vectors, and in its header the rest as JSON. It is written
+under another name and renamed, the two newest are kept, and each carries a digest of its content: a
+file that was cut short or changed is recognised, and the one before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fednag.errors import FednagError
+from fednag.runs.folder import (Mark, RunFolder, sync, write_atomically)
+from fednag.simulate.run import Best, Plan, State
+from fednag.core.vectors import (Vectors)
+
+Plain = tuple[str | None, str | None, str | None]
+"""Why the plain loop trains the model, why it evaluates it, why workers are not stacked."""
+
+FORMAT = 1
+KEPT = 2
+LARGEST_HEADER = 64 << 20  # bytes; a header that claims more is not ours
+COUNTS = ("round", "iteration", "bytes_up", "bytes_down", "refusals", "misses", "waited")
+NUMBERS = ("seconds", "first_loss", "clock", "watched")
+# What the first checkpoints did not hold.
+SINCE: dict[str, Any] = {
+    "misses": 0,
+    "clock": 0.0,
+    "missed": (),
+    "waited": 0,
+    "watched": None,
+}
+
+
+class UnusableError(Exception):
+    """Why one file will not do; another may."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A state, and the place in the records that belongs to it."""
+
+    state: State
+    mark: Mark
+    versions: dict[str, str]
+    plain: Plain = (None, None, None)
+
+
+def identity(plan: Plan, exact_key: str) -> str:
+    """A digest of what a run's numbers come from: configuration, model, first weights, data, split.
+
+    Not of code: what a method or a loss of the user's own does may change unnoticed.
+    """
+    problem = plan.problem
+    found = hashlib.sha256(f"{exact_key} {problem.module}".encode())
+    data = problem.dataset
+    for tensor in (problem.initial, data.x, problem.y, data.test_x, problem.test_y):
+        found.update(_bytes(tensor))
+    for held in plan.owned:
+        found.update(len(held).to_bytes(8, "little"))
+        found.update(np.ascontiguousarray(held).tobytes())
+    return found.hexdigest()
+
+
+def write(
+    folder: RunFolder,
+    state: State,
+    records: int,
+    owner: str,
+    versions: Mapping[str, str],
+    plain: Plain = (None, None, None),
+) -> None:
+    """Save the state after ``records`` records, then drop all but the newest checkpoints."""
+    tensors = {f"server.{name}": vector for name, vector in state.server.items()}
+    tensors |= {f"memory.{name}": rows for name, rows in state.memories.items()}
+    tensors["starts"] = torch.from_numpy(state.starts)
+    about: dict[str, Any] = {name: getattr(state, name) for name in (*COUNTS, *NUMBERS)}
+    about["first_loss"] = state.first_loss if np.isfinite(state.first_loss) else None
+    about |= {"format": FORMAT, "owner": owner, "versions": dict(versions), "best": None}
+    about |= {"refused": state.refused, "missed": state.missed}
+    about["plain"] = plain
+    about["evaluated"] = state.record is not None
+    about["records"] = asdict(folder.mark(records))
+    if state.best is not None:
+        tensors["best.w"] = state.best.w
+        if state.best.buffers is not None:
+            tensors["best.buffers"] = state.best.buffers
+        about["best"] = {"loss": state.best.loss, "iteration": state.best.iteration}
+    tensors = _apart(tensors)
+    text = json.dumps(about, allow_nan=False)
+    header = {"fednag": text, "digest": _digest(text, tensors)}
+    if not folder.checkpoints.is_dir():
+        folder.checkpoints.mkdir()
+        sync(folder.path)
+    content = save(tensors, metadata=header)
+    write_atomically(folder.checkpoints / f"{state.round:09}.safetensors", content)
+    for old in _files(folder)[KEPT:]:
+        old.unlink()
+
+
+def remove(folder: RunFolder) -> None:
+    """Drop the checkpoints of a run that is over."""
+    for file in _files(folder):
+        file.unlink()
+    if folder.checkpoints.is_dir() and not any(folder.checkpoints.iterdir()):
+        folder.checkpoints.rmdir()
+
+
+def newest(folder: RunFolder, plan: Plan, owner: str) -> tuple[Checkpoint | None, dict[Path, str]]:
+    """The newest checkpoint that can be used; and why newer ones, if there are any, cannot.
+
+    None where there is no checkpoint at all: the run then begins anew. Nothing is changed on disk.
+    """
+    unusable: dict[Path, str] = {}
+    for file in _files(folder):
+        try:
+            return _read(file, folder, plan, owner), unusable
+        except UnusableError as error:
+            unusable[file] = str(error)
+    if unusable:
+        reasons = "; ".join(f"{file.name}: {why}" for file, why in unusable.items())
+        raise FednagError(
+            f"{folder.checkpoints}: no checkpoint can be used ({reasons}); "
+            "restore what was changed, or start a new run"
+        )
+    return None, unusable
+
+
+def set_aside(files: Mapping[Path, str]) -> list[str]:
+    """Keep files that cannot be used, under other names; says so of each."""
+    notes = []
+    for file, why in files.items():
+        kept = file.with_name(file.name + ".unusable")
+        os.replace(file, kept)
+        notes.append(f"an older checkpoint was used; {file.name} was set aside: {why}")
+    return notes
+
+
+def _read(file: Path, folder: RunFolder, plan: Plan, owner: str) -> Checkpoint:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UnusableError(f"it cannot be read ({error.strerror})") from error
+    header = _header(content)
+    text = header.get("fednag", "")
+    about = _table(text)
+    written = about.get("format")
+    if isinstance(written, int) and written > FORMAT:
+        raise UnusableError(f"a newer fednag wrote it (format {written}; this one knows {FORMAT})")
+    try:
+        tensors = load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UnusableError("it is damaged or cut short") from error
+    if header.get("digest") != _digest(text, tensors):
+        raise UnusableError("it is damaged: its digest is not that of its content")
+    # From here on it is as it was written; what is left to find out is for which run.
+    if about["owner"] != owner:
+        raise UnusableError("it belongs to another configuration or other data")
+    mark = Mark(**about["records"])
+    if not folder.agrees(mark):
+        raise UnusableError("records.jsonl is not the one it was saved with")
+    state = _state(about, tensors, plan)
+    training, evaluation, alone = about.get("plain", (None, None, None))
+    return Checkpoint(state, mark, about["versions"], (training, evaluation, alone))
+
+
+def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> State:
+    device = plan.problem.device
+    about = SINCE | about
+
+    def bag(prefix: str) -> Vectors:
+        named = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        return Vectors(**{name.removeprefix(prefix): t.to(device) for name, t in named.items()})
+
+    best = about["best"]
+    buffers = tensors["best.buffers"].to(device) if "best.buffers" in tensors else None
+    numbers = {name: about[name] for name in (*COUNTS, *NUMBERS)}
+    if numbers["first_loss"] is None:
+        numbers["first_loss"] = float("inf")
+    return State(
+        server=bag("server."),
+        memories=bag("memory."),
+        starts=tensors["starts"].numpy(),
+        best=Best(tensors["best.w"].to(device), **best, buffers=buffers) if best else None,
+        # Those that a record has named are not to be named again.
+        refused=() if about["evaluated"] else tuple(about["refused"]),
+        missed=() if about["evaluated"] else tuple(about["missed"]),
+        **numbers,
+    )
+
+
+def _header(content: bytes) -> dict[str, str]:
+    """The texts in a safetensors file's header."""
+    if len(content) < 8:
+        raise UnusableError("it is damaged or cut short")
+    (length,) = struct.unpack("<Q", content[:8])
+    if length > min(LARGEST_HEADER, len(content) - 8):
+        raise UnusableError("it is damaged or cut short")
+    texts = _table(content[8 : 8 + length]).get("__metadata__")
+    if not isinstance(texts, dict) or not isinstance(texts.get("fednag"), str):
+        raise UnusableError("it is not a checkpoint of fednag")
+    return texts
+
+
+def _table(text: str | bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnusableError("it is damaged: its header is not JSON") from error
+    if not isinstance(found, dict):
+        raise UnusableError("it is damaged: its header is not a table")
+    return found
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    found = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(_bytes(tensor))
+    return found.hexdigest()
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each in memory of its own, as safetensors wants them: the best w may be the last."""
+    found: dict[str, Tensor] = {}
+    places = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if place in places else tensor
+        places.add(place)
+    return found
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+def _files(folder: RunFolder) -> list[Path]:
+    """Checkpoints, newest first."""
+    found = folder.checkpoints.glob("*.safetensors")
+    return sorted((file for file in found if file.stem.isdecimal()), reverse=True)

@@ -1,0 +1,346 @@
+"""Runs a plan to its end and keeps what it yields: records, models, the run's folder."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fednag.runs import (checkpoint)
+from fednag.core.algorithm import (BUFFERS)
+from fednag.clock.attendance import workload_facts
+from fednag.config import Experiment
+from fednag.errors import FednagError
+from fednag.runs.interrupts import (Interrupted, Watch)
+from fednag.problems.metrics import (undefined)
+from fednag.problems.checks import MisrecordedError
+from fednag.runs.folder import (OVER, Record, RunFolder, write_atomically)
+from fednag.results import Run
+from fednag.simulate.run import Crew, Plan, State, simulate
+from fednag.simulate.tuning import alone_note, plain_note
+from fednag.core.vectors import (Vectors)
+from fednag.runs.weights import (load_model, save_model)
+
+Listener = Callable[[State], None]
+"""Called before training and after every round."""
+
+MOST_CELLS = 20_000  # of the table worker x class that run.json keeps
+RECORDED_VERSIONS = ("fednag", "torch", "numpy", "scikit-learn", "safetensors")
+
+
+def stem(label: str, experiment: Experiment) -> str:
+    """What a run's folder is called, but for a number where several are called so."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-")
+    return f"{safe}-{experiment.key}"
+
+
+@dataclass
+class Execution:
+    """A plan and those who follow it."""
+
+    experiment: Experiment
+    plan: Plan
+    label: str
+    notes: list[str] = field(default_factory=list)
+    listener: Listener | None = None
+    watch: Watch | None = None
+    crew: Crew | None = None  # machines elsewhere that do the workers' halves
+    runner: str = "simulator"
+    facts: dict[str, Any] = field(default_factory=dict)  # more for run.json
+    opened: Callable[[RunFolder], None] | None = None  # told where the run is written
+
+    def start(self, out: Path | None = None) -> Run:
+        """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``."""
+        if out is None:
+            return self._train(None, [], None)
+        folder = RunFolder.create(out, self.experiment.name, stem(self.label, self.experiment))
+        with _writing(folder), folder.locked():
+            # Last the file that makes the folder a run: killed before it, there is none to resume.
+            write_atomically(folder.config_file, self.experiment.toml())
+            folder.write_info({"status": "running", **self._about})
+            folder.records_file.touch()
+            self._open(folder)
+            return self._train(folder, [], None)
+
+    def resume(self, folder: RunFolder) -> Run:
+        """Go on where the run in ``folder`` was last saved; if it is over, read what it found."""
+        info = self._own(folder)
+        if info.get("status") in OVER:
+            return self._finished(folder, info)
+        with _writing(folder), folder.locked():
+            info = self._own(folder)  # another process may just have come to its end
+            if info.get("status") in OVER:
+                return self._finished(folder, info)
+            saved, unusable = checkpoint.newest(folder, self.plan, self._identity)
+            folder.tidy()
+            self.notes += checkpoint.set_aside(unusable)
+            folder.records_file.touch()
+            if saved:
+                gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
+                gradients.plain = gradients.plain or saved.plain[0]
+                judgements.plain = judgements.plain or saved.plain[1]
+                gradients.alone = gradients.alone or saved.plain[2]
+                self.notes += _other_versions(saved.versions)
+                went_on = f"went on from round {saved.state.round} of {self.plan.rounds}"
+                self.notes.append(f"{went_on} (checkpoint)")
+            elif folder.records_file.stat().st_size:
+                self.notes.append("it had no checkpoint, and was begun again")
+            records = folder.back_to(saved.mark if saved else None)
+            self._about["started"] = info.get("started")
+            folder.write_info({"status": "running", **self._about})
+            self._open(folder)
+            return self._train(folder, records, saved.state if saved else None)
+
+    def _own(self, folder: RunFolder) -> dict[str, Any]:
+        """What run.json says, if it speaks of this plan."""
+        info = folder.info()
+        if info.get("runner", "simulator") != self.runner:
+            how = "fednag flower up --resume" if self.runner == "simulator" else "fednag resume"
+            raise FednagError(
+                f"{folder.path}: that run was not made by this {self.runner}; go on with `{how}`"
+            )
+        if info.get("exact_key") != self.experiment.exact_key:
+            raise FednagError(
+                f"{folder.config_file}: it is not what the run began with; restore it, or start a "
+                "new run"
+            )
+        if info.get("identity") != self._identity:
+            raise FednagError(
+                f"{folder.path}: that run had another model, other first weights or other data; "
+                "use those, or start a new run"
+            )
+        return info
+
+    def _train(self, folder: RunFolder | None, records: list[Record], resumed: State | None) -> Run:
+        try:
+            return self._trained(folder, records, resumed)
+        except MisrecordedError as error:
+            # What was trained so far rests on a recording that is wrong by now.
+            self.plan.problem.use_plain_loop(str(error))
+            self.notes.append(f"{error}: the run was begun again, with the plain loop")
+            if folder:
+                checkpoint.remove(folder)
+                folder.back_to(None)
+            return self._trained(folder, [], None)
+
+    def _trained(
+        self, folder: RunFolder | None, records: list[Record], resumed: State | None
+    ) -> Run:
+        state = None
+        saved = time.monotonic()
+        try:
+            for state in simulate(self.plan, resumed, self.crew):
+                if state.record is not None:
+                    records.append(state.record)
+                    if folder:
+                        folder.append(state.record)
+                self._tell(state)
+                if folder and state.ended is None:
+                    asked = self.watch.number if self.watch else None
+                    if asked is not None or self._is_due(state, saved):
+                        self._save(folder, state, len(records))
+                        saved = time.monotonic()
+                    if asked is not None:
+                        raise self._interrupted(asked, folder, state)
+        except BaseException:
+            if folder:
+                with suppress(OSError):  # a full disk must not hide what happened
+                    folder.write_info({"status": "interrupted", **self._about})
+            raise
+        assert state is not None
+        return self._end(folder, state, records)
+
+    def _open(self, folder: RunFolder) -> None:
+        if self.opened:
+            self.opened(folder)
+
+    def _tell(self, state: State) -> None:
+        if self.listener:
+            try:
+                self.listener(state)
+            except (OSError, SystemExit):
+                # Nobody reads what is printed any more (rich would exit): training goes on.
+                self.listener = None
+
+    def _end(self, folder: RunFolder | None, state: State, records: list[Record]) -> Run:
+        problem = self.plan.problem
+        held = state.server
+        final = problem.module_at(held.w, held.get(BUFFERS, None))
+        best = problem.module_at(state.best.w, state.best.buffers) if state.best else final
+        if folder:
+            models = {"best.safetensors": best, "final.safetensors": final}
+            digests = {name: save_model(m, folder.path / name) for name, m in models.items()}
+            status = "diverged" if state.diverged else "finished"
+            found: dict[str, Any] = {}
+            if state.best:
+                found = {"best_iteration": state.best.iteration, "best_loss": state.best.loss}
+            found |= {"models": digests, "records": asdict(folder.mark(len(records)))}
+            folder.write_info({"status": status, "ended": state.ended, **found, **self._about})
+            checkpoint.remove(folder)
+        return self._run(folder, records, best, final, state.ended or "finished", state.diverged)
+
+    def _finished(self, folder: RunFolder, info: dict[str, Any]) -> Run:
+        folder.verify(info)
+        digests = info.get("models")
+        digests = digests if isinstance(digests, dict) else {}
+        problem = self.plan.problem
+        best, final = (
+            load_model(problem.module_at(problem.initial), folder.path / name, digests.get(name))
+            for name in ("best.safetensors", "final.safetensors")
+        )
+        with suppress(OSError):  # it may have ended before it could tidy up
+            checkpoint.remove(folder)
+        records = folder.records()
+        ended, diverged = str(info.get("ended")), info["status"] == "diverged"
+        if records:
+            self._tell(_last(self.plan, records[-1], ended, diverged))
+        return self._run(folder, records, best, final, ended, diverged)
+
+    def _run(
+        self,
+        folder: RunFolder | None,
+        records: list[Record],
+        best: nn.Module,
+        final: nn.Module,
+        ended: str,
+        diverged: bool,
+    ) -> Run:
+        last = records[-1] if records else None
+        if last and last.refusals:
+            whose = _whose({worker for record in records for worker in record.refused})
+            why = "they were not finite" if self.crew is None else "see silos.jsonl"
+            self.notes.append(f"{last.refusals} updates of {whose} were refused: {why}")
+        if last and last.misses:
+            whose = _whose({worker for record in records for worker in record.missed})
+            self.notes.append(f"{whose} missed {last.misses} times: late, or not to be reached")
+        self.notes += self._told()
+        for name, metric in self.plan.metrics.items():
+            measured = [record.measured(name) for record in records if record.loss is not None]
+            if None in measured:
+                self.notes.append(undefined(name, measured.count(None), len(measured), metric))
+        path = folder.path if folder else None
+        return Run(
+            self.label,
+            self.experiment,
+            records,
+            best,
+            final,
+            ended,
+            diverged,
+            path,
+            self.notes,
+            self._about,
+        )
+
+    def _told(self) -> list[str]:
+        """What was found out about the model during the run, and not said before it."""
+        if self.crew is not None:
+            return []
+        gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
+        found = [plain_note(gradients.plain)] if gradients.plain else []
+        if gradients.alone and not gradients.plain and self.plan.chunk > 1:
+            found.append(alone_note(gradients.alone))
+        if judgements.plain and judgements.plain != gradients.plain:
+            found.append(f"its evaluation is not recorded ({judgements.plain}), which is slower")
+        return [note for note in found if note not in self.notes]
+
+    def _is_due(self, state: State, saved: float) -> bool:
+        every = self.experiment.checkpoint
+        by_rounds = every.rounds > 0 and state.round > 0 and state.round % every.rounds == 0
+        return by_rounds or (every.seconds > 0 and time.monotonic() - saved >= every.seconds)
+
+    def _save(self, folder: RunFolder, state: State, records: int) -> None:
+        gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
+        plain = gradients.plain, judgements.plain, gradients.alone
+        checkpoint.write(folder, state, records, self._identity, self._about["versions"], plain)
+
+    def _interrupted(self, number: int, folder: RunFolder, state: State) -> Interrupted:
+        return Interrupted(
+            number,
+            f"interrupted after round {state.round} of {self.plan.rounds} and saved; go on with "
+            f"`fednag resume {folder.path}`",
+        )
+
+    @cached_property
+    def _identity(self) -> str:
+        return checkpoint.identity(self.plan, self.experiment.exact_key)
+
+    @cached_property
+    def _about(self) -> dict[str, Any]:
+        return {
+            "label": self.label,
+            "seed": self.experiment.seed,
+            "key": self.experiment.key,
+            "exact_key": self.experiment.exact_key,
+            "identity": self._identity,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "parameters": len(self.plan.problem.initial),
+            "workers": len(self.plan.owned),
+            "samples": int(sum(len(o) for o in self.plan.owned)),
+            **_held(self.plan),
+            "work": workload_facts(self.plan),
+            "notes": list(self.notes),
+            "runner": self.runner,
+            **self.facts,
+            "versions": {name: version(name) for name in RECORDED_VERSIONS},
+            "python": sys.version.split()[0],
+            "platform": platform.platform(),
+        }
+
+
+def _held(plan: Plan) -> dict[str, Any]:
+    """Samples of each class at each worker, unless they are no classes or too many to keep."""
+    classes = plan.problem.dataset.classes
+    if not classes or len(plan.partition.workers) * classes > MOST_CELLS:
+        return {}
+    return {"held": plan.partition.table(plan.problem.dataset.y.numpy(), classes).tolist()}
+
+
+def _last(plan: Plan, record: Record, ended: str, diverged: bool) -> State:
+    """As much of a finished run's last state as its record tells."""
+    return State(
+        Vectors(),
+        Vectors(),
+        np.zeros(len(plan.owned), dtype=np.int64),
+        round=record.round,
+        iteration=record.iteration,
+        seconds=record.seconds,
+        record=record,
+        ended=ended,
+        diverged=diverged,
+    )
+
+
+@contextmanager
+def _writing(folder: RunFolder) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FednagError(
+            f"{folder.path}: cannot be written ({error.strerror or error}); free some space or "
+            f"allow writing, then go on with `fednag resume {folder.path}`"
+        ) from error
+
+
+def _other_versions(saved: dict[str, str]) -> list[str]:
+    now = {name: version(name) for name in RECORDED_VERSIONS}
+    differing = [f"{n} {saved[n]}, now {now[n]}" for n in now if saved.get(n, now[n]) != now[n]]
+    if not differing:
+        return []
+    return [f"it was saved with {', '.join(differing)}: what follows may differ by rounding"]
+
+
+def _whose(workers: set[int]) -> str:
+    return f"worker {min(workers)}" if len(workers) == 1 else f"{len(workers)} workers"

@@ -1,0 +1,165 @@
+"""A level of a measure, and when a run first reached it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import floor, isfinite, log10
+from typing import Any
+
+from fednag.errors import FednagError
+from fednag.problems.metrics import (ALWAYS, METRICS, Better, as_good, better_of)
+from fednag.runs.folder import (Record)
+
+
+@dataclass(frozen=True)
+class Target:
+    """At least this accuracy, at most this loss, or a metric at least as good as this."""
+
+    measure: str
+    value: float
+    better: Better | None = None  # which values are; None: what is known of the measure
+
+    def __post_init__(self) -> None:
+        if self.better is None:
+            object.__setattr__(self, "better", better_of(self.measure))
+
+    def first(self, records: Sequence[Record]) -> Record | None:
+        """The first record after an aggregation that is as good as asked."""
+        for record in records:
+            if record.round and self.reached(record.measured(self.measure)):
+                return record
+        return None
+
+    def reached(self, value: float | None) -> bool:
+        return as_good(value, self.value, self.better or "higher")
+
+    def best(self, values: Sequence[float]) -> float | None:
+        """The best of some values of the measure."""
+        if not values:
+            return None
+        return max(values) if self.better == "higher" else min(values)
+
+    def worst(self, values: Sequence[float]) -> float | None:
+        if not values:
+            return None
+        return min(values) if self.better == "higher" else max(values)
+
+    @property
+    def words(self) -> str:
+        return f"{self.measure} {self.value:g}"
+
+    def __str__(self) -> str:
+        if self.measure == "accuracy":
+            return f"{self.value * 100:.6g} %"
+        return f"{self.measure.replace('test_loss', 'test loss')} {self.value:.4g}"
+
+
+def given_target(target: float | str | None, loss: float | None) -> Target | None:
+    """The target of the options --target (``0.9``, an accuracy, or ``f1=0.9``) and --loss."""
+    if target is not None and loss is not None:
+        raise FednagError("--target, --loss: give one of them, not both")
+    if target is not None:
+        return read_target(target)
+    if loss is not None:
+        return _checked(Target("loss", loss), f"--loss {loss:g}")
+    return None
+
+
+def read_target(given: float | str) -> Target:
+    """A target as --target gives it."""
+    measure, equals, text = str(given).rpartition("=")
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    measure = measure.strip() if equals else "accuracy"
+    if not isfinite(value) or not measure:
+        raise FednagError(
+            f"--target {given}: write an accuracy, e.g. 0.9, or a measure and its value, e.g. "
+            "f1=0.9"
+        )
+    shown = given if isinstance(given, str) else f"{given:g}"
+    return _checked(Target(measure, value), f"--target {shown}")
+
+
+def _checked(target: Target, option: str) -> Target:
+    if target.measure in ("accuracy", "train_accuracy") and not 0 < target.value <= 1:
+        raise FednagError(f"{option}: an accuracy is above 0 and at most 1")
+    if target.measure in ("loss", "test_loss") and not target.value > 0:
+        raise FednagError(f"{option}: give a number above 0")
+    return target
+
+
+def settled(
+    target: Target | None,
+    records: Sequence[Sequence[Record]],
+    configs: Sequence[Mapping[str, Any]],
+) -> Target | None:
+    """A target that was asked for, once runs are known: they say what is better of their own.
+
+    Raises a sentence if none of them has measured it.
+    """
+    if target is None or target.measure in ALWAYS:
+        return target
+    found = dict.fromkeys(name for own in records for r in own for name in r.metrics)
+    if target.measure not in found:
+        there = ", ".join(["accuracy", "loss", "test_loss", *found])
+        remedy = "add it to evaluation.metrics, or " if target.measure in METRICS else ""
+        raise FednagError(
+            f"--target {target.measure}={target.value:g}: these runs have not measured "
+            f"{target.measure}; {remedy}use one of {there}"
+        )
+    own: dict[str, Any] = {}
+    for config in configs:
+        table = config.get("evaluation")
+        told = table.get("own") if isinstance(table, Mapping) else None
+        own |= dict(told) if isinstance(told, Mapping) else {}
+    return replace(target, better=better_of(target.measure, own))
+
+
+def common_target(
+    runs: Sequence[tuple[Sequence[Record], bool]], configs: Sequence[Mapping[str, Any]] = ()
+) -> Target | None:
+    """A target to compare runs, given as (records, diverged), by.
+
+    The accuracy, or else the one metric, at which they were all to stop; or else the highest whole
+    percentage that every run that did not diverge has reached; where there is no accuracy, the
+    lowest such loss.
+    """
+    stops = {_stop(config) for config in configs}
+    if len(stops) == 1 and (stop := stops.pop()) is not None:
+        return stop
+    kept = [records for records, diverged in runs if not diverged]
+    accuracies = [_values(records, "accuracy") for records in kept]
+    if accuracies and all(accuracies):
+        lowest = int(min(max(own) for own in accuracies) * 100 + 1e-9) / 100
+        return Target("accuracy", lowest) if lowest > 0 else None
+    losses = [_values(records, "loss") for records in kept]
+    if losses and all(losses):
+        highest = max(min(own) for own in losses)
+        if highest <= 0:
+            return None
+        step = 10.0 ** (floor(log10(highest)) - 2)
+        return Target("loss", float(f"{(floor(highest / step) + 1) * step:.6g}"))
+    return None
+
+
+def _stop(config: Mapping[str, Any]) -> Target | None:
+    table = config.get("stop")
+    asked = table.get("accuracy") if isinstance(table, dict) else None
+    if isinstance(asked, float) and asked > 0:
+        return Target("accuracy", asked)
+    levels = table.get("metrics") if isinstance(table, dict) else None
+    if not isinstance(levels, dict) or len(levels) != 1:
+        return None
+    ((name, value),) = levels.items()
+    section = config.get("evaluation")
+    own = section.get("own") if isinstance(section, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return Target(name, value, better_of(name, own if isinstance(own, dict) else None))
+
+
+def _values(records: Sequence[Record], measure: str) -> list[float]:
+    return [v for r in records if r.round > 0 and (v := r.measured(measure)) is not None]

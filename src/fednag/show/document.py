@@ -1,0 +1,260 @@
+"""All that a report's page shows, as one plain document."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import quantiles
+from typing import Any
+
+from fednag.runs.labels import differing
+from fednag.runs.targets import Target, common_target
+from fednag.show.sheets import Sheet, by_label, caveats, told_apart
+from fednag.show.spec import Heat, Lines, Track, curve_specs, thinned, tracks_of
+from fednag.show.summary import sentence
+from fednag.show.tables import (
+    Row,
+    as_data,
+    cells,
+    headings,
+    measured_headings,
+    ranked,
+    target_cells,
+    target_headings,
+)
+
+FEW = 12  # workers that get a line each; of more, quantiles are drawn
+
+
+def document(
+    sheets: Sequence[Sheet],
+    target: Target | None = None,
+    title: str = "",
+    overlays: Sequence[Track] = (),
+    times: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """The page's data: sentence, ranking, charts, settings, how to run it again.
+
+    ``overlays`` are more lines for the chart of the loss; ``times`` are tables of where devices'
+    time goes.
+    """
+    sheets, notes = told_apart(sheets)
+    curves = [sheet.curve for sheet in sheets]
+    asked = target or common_target(
+        [(curve.records, curve.diverged) for curve in curves], [sheet.config for sheet in sheets]
+    )
+    rows = ranked(curves, asked)
+    tracks = {track.label: track for track in tracks_of(curves)}
+    # Methods keep their colours in the order of the ranking, so table and legend read alike.
+    tracks = {row.label: replace(tracks[row.label], style=style) for style, row in enumerate(rows)}
+    levels: dict[str, float] = {asked.measure: asked.value} if asked else {}
+    charts = curve_specs(list(tracks.values()), levels, tests=True)
+    return {
+        "title": title or _title(sheets),
+        "sentence": sentence(sheets, rows, asked),
+        "notes": [*notes, *caveats(sheets)],
+        "target": str(asked) if asked else None,
+        "table": _table(rows, asked),
+        "ranking": [as_data(row) for row in rows],
+        "methods": [
+            {"label": row.label, "style": style, "diverged": row.diverged > 0}
+            for style, row in enumerate(rows)
+        ],
+        "tracks": [_columns(track) for track in tracks.values()],
+        "overlays": [_columns(track) for track in overlays],
+        "charts": [_lines(lines) for lines in charts],
+        "workers": _workers(sheets, list(tracks)),
+        "splits": _splits(sheets),
+        "times": [dict(row) for row in times],
+        "settings": _settings(sheets, list(tracks)),
+        "runs": [
+            _run(sheet)
+            for label in tracks
+            for sheet in sorted(by_label(sheets)[label], key=lambda s: s.curve.seed)
+        ],
+    }
+
+
+def _table(rows: Sequence[Row], target: Target | None) -> dict[str, Any]:
+    """The ranking as text; the final loss only where there is no accuracy to say more."""
+    judged = any(row.final_accuracy for row in rows)
+    results = ["final accuracy", "best accuracy"] if judged else ["final loss"]
+    names = ["method", *results, "best loss", *measured_headings(rows)]
+    extra = target_headings(target) if target else ()
+    tail = ["iterations", "MB sent", "seconds", "ended"]
+    texts = []
+    for row in rows:
+        known = dict(zip(headings(rows), cells(row, rows), strict=True))
+        if target:
+            known |= dict(zip(extra, target_cells(row), strict=True))
+        texts.append([known[name] for name in (*names, *extra, *tail)])
+    return {"headings": [*names, *extra, *tail], "rows": texts}
+
+
+def _title(sheets: Sequence[Sheet]) -> str:
+    names = dict.fromkeys(str(sheet.config.get("name", "")) for sheet in sheets)
+    return ", ".join(name for name in names if name) or "runs"
+
+
+def _lines(lines: Lines) -> dict[str, Any]:
+    return {
+        "key": lines.key,
+        "title": lines.title,
+        "measure": lines.measure,
+        "across": dict(lines.across),
+        "log": lines.log,
+        "percent": lines.percent,
+        "level": lines.level,
+    }
+
+
+def _columns(track: Track) -> dict[str, Any]:
+    columns = {name: [_short(v) for v in column] for name, column in track.columns.items()}
+    return {"label": track.label, "style": track.style, "runs": track.runs, "columns": columns}
+
+
+def _short(value: float | None) -> float | None:
+    """Enough digits for a screen: whole numbers stay whole, others keep six."""
+    if value is None or value == int(value):
+        return None if value is None else int(value)
+    return float(f"{value:.6g}")
+
+
+def _workers(sheets: Sequence[Sheet], labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Each worker's loss, for the first seed of each method that recorded it."""
+    found = []
+    groups = by_label(sheets)
+    for label in labels:
+        sheet = min(groups[label], key=lambda s: s.curve.seed)
+        records = [r for r in sheet.curve.records if r.worker_losses]
+        if not records:
+            continue
+        losses = [list(r.worker_losses or ()) for r in records]
+        names, lines = _each(losses) if len(losses[0]) <= FEW else _quantiles(losses)
+        columns: list[list[float | None]] = [list(line) for line in lines]
+        kept = thinned(columns, 600)
+        across = [records[i].iteration for i in kept]
+        tracks = [
+            {
+                "label": name,
+                "style": style,
+                "runs": 1,
+                "columns": {
+                    "iteration": across,
+                    "runs": [1] * len(kept),
+                    "loss": [_short(column[i]) for i in kept],
+                },
+            }
+            for style, (name, column) in enumerate(zip(names, columns, strict=True))
+        ]
+        found.append({"label": label, "seed": sheet.curve.seed, "tracks": tracks})
+    return found
+
+
+def _each(losses: Sequence[Sequence[float]]) -> tuple[list[str], list[list[float]]]:
+    count = min(len(row) for row in losses)
+    return [f"worker {i}" for i in range(count)], [[row[i] for row in losses] for i in range(count)]
+
+
+def _quantiles(losses: Sequence[Sequence[float]]) -> tuple[list[str], list[list[float]]]:
+    names = ["worst worker", "90 % quantile", "median", "10 % quantile", "best worker"]
+    lines: list[list[float]] = [[] for _ in names]
+    for row in losses:
+        tenths = quantiles(row, n=10, method="inclusive")
+        values = (max(row), tenths[8], tenths[4], tenths[0], min(row))
+        for line, value in zip(lines, values, strict=True):
+            line.append(value)
+    return names, lines
+
+
+def _splits(sheets: Sequence[Sheet]) -> list[dict[str, Any]]:
+    """Who held what, for each split that differs; seeds that deal anew are shown once each."""
+    found: dict[str, dict[str, Any]] = {}
+    for sheet in sorted(sheets, key=lambda s: s.curve.seed):
+        counts = sheet.info.get("held")
+        if not isinstance(counts, list) or not _is_table(counts):
+            continue
+        heat = Heat(_split_title(sheet), "worker", "class", counts)
+        found.setdefault(
+            repr(counts),
+            {"title": heat.title, "rows": heat.rows, "columns": heat.columns, "cells": heat.cells},
+        )
+    return list(found.values())
+
+
+def _split_title(sheet: Sheet) -> str:
+    table = sheet.config.get("split")
+    numbers = dict(table) if isinstance(table, dict) else {}
+    kind = numbers.pop("kind", "iid")
+    shown = ", ".join(f"{key} {value}" for key, value in numbers.items() if key != "proportions")
+    return f"{kind}{f' ({shown})' if shown else ''}, seed {sheet.curve.seed}"
+
+
+def _is_table(counts: list[Any]) -> bool:
+    return (
+        bool(counts)
+        and all(
+            isinstance(row, list) and row and all(type(cell) is int for cell in row)
+            for row in counts
+        )
+        and len({len(row) for row in counts}) == 1
+    )
+
+
+def _settings(sheets: Sequence[Sheet], labels: Sequence[str]) -> dict[str, Any]:
+    groups = by_label(sheets)
+    tables = {label: groups[label][0].settings for label in labels}
+    fields = dict.fromkeys(field for table in tables.values() for field in table)
+    fields.pop("seed", None)
+    apart = set(differing([sheet.settings for sheet in sheets]))
+    rows = [
+        {
+            "field": field,
+            "differs": field in apart,
+            "values": [_text(tables[label].get(field)) for label in labels],
+        }
+        for field in fields
+    ]
+    seeds = [", ".join(map(str, sorted(s.curve.seed for s in groups[label]))) for label in labels]
+    first = {"field": "seed", "differs": len(set(seeds)) > 1, "values": seeds}
+    return {"labels": list(labels), "rows": [first, *rows] if rows else []}
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "–"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _run(sheet: Sheet) -> dict[str, Any]:
+    info, curve = sheet.info, sheet.curve
+    versions = info.get("versions")
+    names = dict(versions) if isinstance(versions, dict) else {}
+    if python := info.get("python"):
+        names["python"] = python
+    last = curve.records[-1]
+    notes = info.get("notes")
+    return {
+        "label": curve.label,
+        "seed": curve.seed,
+        "state": "running" if sheet.running else curve.ended,
+        "running": sheet.running,
+        "round": last.round,
+        "rounds": sheet.rounds,
+        "started": str(info.get("started") or ""),
+        "folder": str(sheet.folder) if sheet.folder else "",
+        "command": _command(sheet),
+        "versions": ", ".join(f"{name} {number}" for name, number in names.items()),
+        "platform": str(info.get("platform") or ""),
+        "notes": [str(note) for note in notes] if isinstance(notes, list) else [],
+    }
+
+
+def _command(sheet: Sheet) -> str:
+    """What repeats the run, unless a part of it was a Python object."""
+    names = [str(sheet.settings.get(f"{part}.name", "")) for part in ("data", "model", "algorithm")]
+    # Methods of one's own go by the name of their class; those that come along have small letters.
+    if sheet.folder is None or "custom" in names or names[-1] != names[-1].lower():
+        return ""
+    return f"fednag run {shlex.quote(str(sheet.folder / 'config.toml'))}"

@@ -1,0 +1,177 @@
+"""The one specification of a chart: plain data, drawn by ``charts`` and by the page's script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import cast
+
+from fednag.runs.folder import Record
+from fednag.show.tables import Curve
+
+Column = list[float | None]
+
+# Okabe and Ito's colours, distinguishable with any colour vision; dashes repeat what they say.
+COLOURS = ["#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933"]
+DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
+
+ACROSS = {
+    "iteration": "iterations",
+    "round": "rounds",
+    "bytes": "bytes sent, both ways",
+    "seconds": "seconds of training",
+    "clock": "seconds on the devices",
+}
+MEASURES = {
+    "loss": "global training loss",
+    "accuracy": "test accuracy",
+    "test_loss": "test loss",
+}
+LOSSES = ("loss", "test_loss")
+MOST = 1200  # points of a line; more cannot be told apart on a screen
+
+
+@dataclass(frozen=True)
+class Track:
+    """A method's points, as columns of one length.
+
+    Means over its runs, with ``<measure>.low`` and ``.high`` one standard deviation away, and in
+    ``runs`` how many of them have come that far.
+    """
+
+    label: str
+    style: int  # which colour, dash and marker
+    runs: int
+    columns: Mapping[str, Column]
+    measures: tuple[str, ...] = tuple(MEASURES)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A chart of lines over one of several things."""
+
+    key: str
+    title: str
+    measure: str
+    across: Mapping[str, str]
+    tracks: Sequence[Track]
+    log: bool = False
+    percent: bool = False
+    level: float | None = None  # a target, drawn across
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A table drawn as shades: rows of workers, columns of classes."""
+
+    title: str
+    rows: str
+    columns: str
+    cells: Sequence[Sequence[int]]
+
+
+def titled(measure: str) -> str:
+    """What stands beside an axis."""
+    return MEASURES.get(measure, measure)
+
+
+def curve_specs(
+    tracks: Sequence[Track], levels: Mapping[str, float] | None = None, tests: bool = False
+) -> list[Lines]:
+    """Loss, accuracy and metrics, those of them that were measured.
+
+    The test loss is drawn with ``tests``, or where no accuracy tells how well the model does on
+    samples it has not seen.
+    """
+    found: list[Lines] = []
+    timed = any("clock" in track.columns for track in tracks)
+    across = {name: title for name, title in ACROSS.items() if timed or name != "clock"}
+    known = dict.fromkeys(name for track in tracks for name in track.measures)
+    for measure in known:
+        values = [v for t in tracks for v in t.columns.get(measure, ()) if v is not None]
+        judged = any(lines.measure == "accuracy" for lines in found)
+        if not values or (measure == "test_loss" and judged and not tests):
+            continue
+        log = measure in LOSSES and min(values) > 0
+        level, percent = (levels or {}).get(measure), measure == "accuracy"
+        # A method that was not measured so has no line.
+        drawn = [track for track in tracks if measure in track.columns]
+        found.append(Lines(measure, titled(measure), measure, across, drawn, log, percent, level))
+    return found
+
+
+def tracks_of(curves: Sequence[Curve], most: int = MOST) -> list[Track]:
+    """A track a label, in the order they come."""
+    groups: dict[str, list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault(curve.label, []).append(curve)
+    return [
+        _track(label, style, [curve.records for curve in group], most)
+        for style, (label, group) in enumerate(groups.items())
+    ]
+
+
+def _track(label: str, style: int, runs: Sequence[Sequence[Record]], most: int) -> Track:
+    moments: dict[int, list[Record]] = {}
+    metrics: dict[str, None] = {}
+    for records in runs:
+        for record in records:
+            if record.loss is not None or record.accuracy is not None:
+                metrics |= dict.fromkeys(record.metrics)
+                moments.setdefault(record.iteration, []).append(record)
+    columns: dict[str, Column] = {name: [] for name in (*ACROSS, "runs")}
+    measures = (*MEASURES, *metrics)
+    for measure in measures:
+        columns |= {measure: [], f"{measure}.low": [], f"{measure}.high": []}
+    for iteration in sorted(moments):
+        here = moments[iteration]
+        columns["iteration"].append(iteration)
+        columns["round"].append(here[0].round)
+        columns["bytes"].append(mean(r.bytes_up + r.bytes_down for r in here))
+        columns["seconds"].append(mean(r.seconds for r in here))
+        clocks = [r.clock for r in here if r.clock is not None]
+        columns["clock"].append(mean(clocks) if len(clocks) == len(here) else None)
+        columns["runs"].append(len(here))
+        for measure in measures:
+            middle, low, high = _middle([r.measured(measure) for r in here])
+            columns[measure].append(middle)
+            columns[f"{measure}.low"].append(low)
+            columns[f"{measure}.high"].append(high)
+    lines = [columns[measure] for measure in measures]
+    kept = thinned([line for line in lines if any(value is not None for value in line)], most)
+    short = {name: [column[i] for i in kept] for name, column in columns.items()}
+    # A column of nothing is not written: one run has no band, regression no accuracy.
+    always = (*ACROSS, "runs", "loss", "accuracy")
+    may_be = [name for name in short if name not in always or name == "clock"]
+    empty = [name for name in may_be if all(value is None for value in short[name])]
+    written = {name: column for name, column in short.items() if name not in empty}
+    return Track(label, style, len(runs), written, measures)
+
+
+def _middle(found: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
+    values = [value for value in found if value is not None]
+    if not values:
+        return None, None, None
+    middle = mean(values)
+    if len(values) == 1:
+        return middle, None, None
+    deviation = stdev(values)
+    return middle, middle - deviation, middle + deviation
+
+
+def thinned(columns: Sequence[Column], most: int) -> list[int]:
+    """Places of a line's points worth drawing: the ends, and every stretch's least and greatest."""
+    length = len(columns[0]) if columns else 0
+    if length <= most:
+        return list(range(length))
+    stretches = max(1, most // (2 * len(columns)) - 1)
+    kept = {0, length - 1}
+    for number in range(stretches):
+        places = range(number * length // stretches, (number + 1) * length // stretches)
+        for column in columns:
+            there = [place for place in places if column[place] is not None]
+            if there:
+                value = cast("Callable[[int], float]", column.__getitem__)
+                kept |= {min(there, key=value), max(there, key=value)}
+    return sorted(kept)

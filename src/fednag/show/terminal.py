@@ -1,0 +1,189 @@
+"""What a person sees while and after runs: live progress, tables, notes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fednag.runs.folder import Record
+from fednag.runs.targets import Target
+from fednag.show.tables import Row, cells, headings, target_cells, target_headings
+
+if TYPE_CHECKING:
+    from fednag.config import Experiment
+    from fednag.runs.execute import Listener
+    from fednag.simulate.run import State
+
+MOST_LINES = 20
+QUIET_SECONDS = 10  # between two lines about a run when the output is not a terminal
+
+
+class RunsProgress:
+    """A line a run: rounds, loss, accuracy and time left; plain lines when piped."""
+
+    def __init__(
+        self,
+        console: Console,
+        labels: Sequence[str],
+        quiet: bool = False,
+        verbose: bool = False,
+        transient: bool = False,  # nothing stays on the screen
+    ) -> None:
+        self.console, self.quiet, self.verbose = console, quiet, verbose
+        self.live = console.is_terminal and not quiet
+        self.seeds = len({*labels}) < len(labels)  # runs differ in seeds: these are named
+        width = max(len(label) for label in labels) + (len(", seed 10") if self.seeds else 0)
+        self.progress = Progress(
+            TextColumn("{task.description:<" + str(width) + "}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("round {task.completed:.0f}/{task.fields[rounds]}"),
+            TextColumn("{task.fields[news]}", markup=False),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=console,
+            disable=not self.live,
+            transient=transient,
+        )
+
+        # All that will run is shown from the start, unless it would fill the screen.
+        shown = labels if len(labels) <= MOST_LINES else []
+        self.waiting = deque(self._line(label) for label in shown)
+
+    def _line(self, label: str) -> TaskID:
+        return self.progress.add_task(label, start=False, total=None, rounds="…", news="waiting")
+
+    def __enter__(self) -> RunsProgress:
+        self.progress.start()
+        if self.waiting:
+            self.progress.update(self.waiting[0], news="preparing")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def started(self, label: str, experiment: Experiment, rounds: int) -> Listener:
+        task = self.waiting.popleft() if self.waiting else self._line(label)
+        name = f"{label}, seed {experiment.seed}" if self.seeds else label
+        self.progress.update(task, description=name, total=rounds, rounds=rounds, news="")
+        self.progress.start_task(task)
+        spoke = time.monotonic()
+        begun: int | None = None  # the round the run stood at when it began, or went on
+        plain = not self.live and not self.quiet
+        if plain:  # at once: the first evaluation may take long
+            sizes = count(experiment.workers, "worker"), count(rounds, "round")
+            with suppress(OSError, SystemExit):  # nobody reads it: that must not stop training
+                self._print(f"{name}: {', '.join(sizes)}")
+
+        def listen(state: State) -> None:
+            nonlocal spoke, begun
+            begun = state.round if begun is None else begun
+            news = news_of(state.record) if state.record else None
+            self._show(task, state, news)
+            waited = time.monotonic() - spoke >= QUIET_SECONDS
+            first = state.round == begun + 1
+            lines = plain and (state.ended or first or (news and waited))
+            if lines or (self.verbose and news):
+                spoke = time.monotonic()
+                tail = "" if state.ended in (None, "finished") else f" ({state.ended})"
+                reached = f", {news}" if news else ""
+                words = f"round {state.round}/{rounds}{reached}, {state.seconds:.1f} s{tail}"
+                self._print(f"{name}: {words}")
+
+        return listen
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, soft_wrap=True)
+
+    def _show(self, task: TaskID, state: State, news: str | None) -> None:
+        if state.ended and state.ended != "finished":
+            news = state.ended
+        self.progress.update(task, completed=state.round)
+        if news is not None:
+            self.progress.update(task, news=news)
+        if state.ended:
+            self.progress.stop_task(task)
+
+
+def count(number: int | None, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def news_of(record: Record) -> str:
+    if record.loss is None:
+        return "diverged"
+    accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.1%}"
+    if record.accuracy is None and record.test_loss is not None:
+        accuracy = f", test loss {record.test_loss:.4f}"
+    return f"loss {record.loss:.4f}{accuracy}{metrics_of(record)}"
+
+
+def metrics_of(record: Record) -> str:
+    """The metrics of a record, as the end of a line."""
+    known = {name: value for name, value in record.metrics.items() if value is not None}
+    return "".join(f", {name} {value:.4g}" for name, value in known.items())
+
+
+def ranking(
+    rows: Sequence[Row],
+    title: str,
+    origins: Mapping[str, tuple[str, int]] | None = None,
+    target: Target | None = None,
+) -> Table:
+    """The ranked table, best first; ``origins`` gives (method, seed) of rows labelled by folder."""
+    table = Table(title=title, title_justify="left")
+    shown = headings(rows)
+    for number, heading in enumerate(shown):
+        plain = number in (0, len(shown) - 1)
+        # Numbers are never cut; a narrow screen folds the words.
+        table.add_column(heading, justify="left" if plain else "right", no_wrap=not plain)
+    for heading in target_headings(target) if target else ():
+        table.add_column(heading, justify="right")
+    if origins:
+        table.add_column("seed", justify="right", no_wrap=True)
+        table.add_column("folder", overflow="fold")
+    for row in rows:
+        texts = cells(row, rows) + (target_cells(row) if target else ())
+        if origins:
+            method, seed = origins[row.label]
+            texts = (method, *texts[1:], str(seed), row.label)
+        table.add_row(*texts, style="red" if row.diverged else None)
+    return table
+
+
+def split_table(counts: Sequence[Sequence[int]], most: int = 30) -> Table:
+    """Worker x class; of many workers the first ``most``."""
+    table = Table(title="samples of each class (columns) at each worker (rows)")
+    table.add_column("worker", justify="right")
+    shown_classes = range(min(len(counts[0]), 20))
+    for label in shown_classes:
+        table.add_column(str(label), justify="right")
+    if len(counts[0]) > len(shown_classes):
+        table.add_column("…")
+    table.add_column("all", justify="right")
+    for worker, row in enumerate(counts[:most]):
+        cut = ["…"] if len(row) > len(shown_classes) else []
+        numbers = [str(row[c]) if row[c] else "·" for c in shown_classes]
+        table.add_row(str(worker), *numbers, *cut, str(sum(row)))
+    return table
+
+
+def paths(
+    console: Console, written: Sequence[Path], whose: Mapping[Path, str] | None = None
+) -> None:
+    """What was written; ``whose`` says of folders that look alike which run each holds."""
+    console.print("wrote", style="bold")
+    for path in written:
+        run = f" ({whose[path]})" if whose and path in whose else ""
+        console.print(f"  {path}{run}", soft_wrap=True, highlight=False)
+
+
+def notes(console: Console, texts: Sequence[str]) -> None:
+    for text in dict.fromkeys(texts):
+        console.print(f"note: {text}", style="yellow", soft_wrap=True, highlight=False)

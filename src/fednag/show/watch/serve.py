@@ -1,0 +1,124 @@
+"""The report's page, served to this machine's own browser and kept up to date.
+
+Only two addresses are answered, and only reading: no path of the disk can be asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from fednag.errors import FednagError
+from fednag.runs.targets import Target
+from fednag.show.document import document
+from fednag.show.page import html
+from fednag.show.watch.follow import Follower, Look
+
+LOOPBACK = "127.0.0.1"
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Listens on loopback; ``port`` 0 takes a free one."""
+
+    daemon_threads = True
+
+    def __init__(self, follower: Follower, port: int = 0, target: Target | None = None) -> None:
+        self.follower, self.target = follower, target
+        self._lock = threading.Lock()
+        self._made: tuple[str, Mapping[str, Any]] = ("", {})
+        try:
+            super().__init__((LOOPBACK, port), Handler)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise FednagError(
+                f"--port {port}: cannot listen there ({why}); choose another, or leave it out"
+            ) from error
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_port}/"
+
+    def current(self) -> Mapping[str, Any]:
+        """The page's data as the runs are now."""
+        with self._lock:
+            look = self.follower.look()
+            if look.tag != self._made[0]:
+                self._made = look.tag, self._document(look)
+            return self._made[1]
+
+    def _document(self, look: Look) -> Mapping[str, Any]:
+        sheets = [sheet for sheet in look.sheets if sheet.curve.records]
+        root = str(self.follower.root)
+        made = document(sheets, self.target) if sheets else waiting(root)
+        return {**made, "notes": [*look.failed, *made["notes"]], "tag": look.tag}
+
+
+def waiting(root: str) -> dict[str, Any]:
+    """A page about no runs."""
+    empty: dict[str, Any] = {
+        key: [] for key in ("notes", "ranking", "methods", "tracks", "overlays", "charts")
+    }
+    empty |= {key: [] for key in ("workers", "splits", "times", "runs")}
+    sentence = f"No records in {root} yet; this page shows them as soon as there are some."
+    return {
+        **empty,
+        "title": root,
+        "sentence": sentence,
+        "target": None,
+        "table": {},
+        "settings": {},
+    }
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    server_version, sys_version = "fednag", ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        # A page elsewhere could have its name point here: only our own names are answered.
+        port = self.server.server_port
+        if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "not a name of this server\n")
+            return
+        asked = urlsplit(self.path)
+        if asked.path == "/":
+            page = html(self.server.current(), live=True)
+            self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page)
+        elif asked.path == "/data.json":
+            found = self.server.current()
+            if parse_qs(asked.query).get("tag") == [found["tag"]]:
+                self._answer(HTTPStatus.NO_CONTENT, "application/json", "")
+                return
+            text = json.dumps(found, allow_nan=False)
+            self._answer(HTTPStatus.OK, "application/json", text)
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "nothing there\n")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """A request a second is no news."""
