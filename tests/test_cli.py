@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from fednag import cli
-from fednag.runs.folder import Record, RunFolder
+from fednag.core.record import Record
+from fednag.runs.folder import RunFolder
 
 TINY = """
 name = "tiny"

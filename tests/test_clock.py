@@ -26,11 +26,10 @@ from fednag.clock import (
     Transfer,
     Workload,
     load_fleet,
-    replay,
-    shipped,
 )
-from fednag.clock.workload import gradients_of
 from fednag.core.algorithm import payload
+from fednag.devices import replay, shipped
+from fednag.devices.workload import gradients_of
 
 
 def device(
@@ -372,7 +371,7 @@ def simulated(fleet: Fleet, load: Workload, rounds: int, seed: int) -> list[floa
                 else:
                     uploads += plans[worker][phase].up
             if fleet.aggregation:
-                from fednag.clock.replay import AGGREGATOR
+                from fednag.devices.replay import AGGREGATOR
 
                 rng = np.random.default_rng([seed, AGGREGATOR, number, phase])
                 now += fleet.aggregation.draw(rng, uploads, number - 1)

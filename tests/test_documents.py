@@ -131,7 +131,7 @@ def test_clock_python_runs(
 
 
 def test_every_fleet_field_is_documented() -> None:
-    from fednag.clock import files
+    from fednag.devices import files
 
     text = (ROOT / "docs" / "clock.md").read_text()
     for table in (files.FleetFile, files.Device, files.Link, files.Reference, files.Aggregator):

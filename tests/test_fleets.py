@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednag import FednagError
-from fednag.clock import Sample, copy_fleet, load_fleet, read_samples, shipped
-from fednag.clock.files import read_fleet, write_fleet
-from fednag.clock.fleet import build
-from fednag.clock.samples import gather, parse_samples, render
-from fednag.clock.times import Bootstrap, Lognormal, Recorded
+from fednag.clock import Sample, copy_fleet, load_fleet, read_samples
+from fednag.devices import shipped
+from fednag.devices.files import read_fleet, write_fleet
+from fednag.devices.fleet import build
+from fednag.devices.samples import gather, parse_samples, render
+from fednag.devices.times import Bootstrap, Lognormal, Recorded
 
 CSV = """who,what,bytes,seconds
 a,iteration,,0.5

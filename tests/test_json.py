@@ -139,7 +139,7 @@ def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
             "fednag.data.download.check", lambda name: [(Path("mnist/train.gz"), "ok")]
         )
     if path == "time listen":  # others need it to answer
-        monkeypatch.setattr("fednag.clock.transfers.Listener.serve", lambda self, once: None)
+        monkeypatch.setattr("fednag.devices.transfers.Listener.serve", lambda self, once: None)
     if path == "flower up":
         monkeypatch.setattr("fednag.flower.local.federation", in_process)
 

@@ -81,7 +81,7 @@ def test_many_runs_hold_one_problem_at_a_time(
 KEPT = """
 import ctypes, re, sys
 from pathlib import Path
-from fednag.memory import keep_freed_memory, tidied
+from fednag.compute.allocator import keep_freed_memory, tidied
 
 def resident():
     return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

@@ -17,11 +17,12 @@ import fednag
 from commands import Caller
 from fednag import FednagError, Metric
 from fednag.config import parse
+from fednag.core.record import Record
 from fednag.data.dataset import Dataset
 from fednag.problems.metrics import METRICS, measured
 from fednag.results import sheets
 from fednag.runs.build import Builder, Parts
-from fednag.runs.folder import Record, RunFolder
+from fednag.runs.folder import RunFolder
 from fednag.runs.targets import Target, common_target, given_target, settled
 from fednag.show.document import document
 from fednag.show.tables import headings, ranked

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fednag
-from fednag.runs.folder import Record
+from fednag.core.record import Record
 from fednag.show import progress as shown
 from fednag.show.cell import cell
 from fednag.show.tables import Curve

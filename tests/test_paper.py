@@ -332,7 +332,7 @@ def test_a_group_stands_as_its_best_member_once_all_have_run() -> None:
 
 
 def test_records_survive_and_thin(tmp_path: Path) -> None:
-    from fednag.runs.folder import Record
+    from fednag.core.record import Record
 
     records = [Record(i, i, 1 / (i + 1), None, None, i, i, float(i), 4) for i in range(500)]
     one = kept.keep(records, seed=0, key="k", iterations=499, ended="finished", diverged=False)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from fednag import cli
+from fednag.core.record import Record
 from fednag.errors import FednagError
-from fednag.runs.folder import Record, RunFolder
+from fednag.runs.folder import RunFolder
 from fednag.runs.targets import Target, common_target, given_target
 from fednag.show.document import document
 from fednag.show.page import html

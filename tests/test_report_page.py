@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from browser import Browser
-from fednag.runs.folder import Record
+from fednag.core.record import Record
 from fednag.runs.targets import Target
 from fednag.show.document import document
 from fednag.show.page import write_page

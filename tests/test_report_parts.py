@@ -13,7 +13,7 @@ import pytest
 
 from browser import Browser
 from fednag import cli
-from fednag.runs.folder import Record
+from fednag.core.record import Record
 from fednag.show.document import document
 from fednag.show.overlay import bounds
 from fednag.show.page import html

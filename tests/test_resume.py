@@ -447,7 +447,7 @@ def _plan(folder: RunFolder) -> Any:
 
 def test_a_second_process_is_refused(stopped: RunFolder) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from fednag.records import RunFolder\n"
+        "import sys, time; from pathlib import Path; from fednag.runs.folder import RunFolder\n"
         "with RunFolder(Path(sys.argv[1])).locked():\n"
         "    print('here', flush=True); time.sleep(60)"
     )

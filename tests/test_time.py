@@ -24,12 +24,12 @@ from fednag.clock import (
     common_target,
     load_fleet,
     read_run,
-    replay,
     replay_runs,
     times_to_target,
     told_apart,
 )
-from fednag.clock.transfers import Listener, Peer
+from fednag.devices import replay
+from fednag.devices.transfers import Listener, Peer
 from fednag.planning import Advice, plan
 from fednag.runs.folder import RunFolder, find_runs
 from fednag.runs.targets import Target

@@ -21,8 +21,9 @@ import pytest
 from rich.console import Console
 
 from browser import Browser, program
+from fednag.core.record import Record
 from fednag.errors import FednagError
-from fednag.runs.folder import Record, RunFolder
+from fednag.runs.folder import RunFolder
 from fednag.show.sheets import Sheet
 from fednag.show.tables import Curve
 from fednag.show.watch.follow import Follower, pace, seconds_left

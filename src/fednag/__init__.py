@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: torch takes seconds to import, and `fednag --help` does not need it.
 _HOMES = {
-    "fednag.algorithm": ("Algorithm", "Grad"),
+    "fednag.core.algorithm": ("Algorithm", "Grad"),
     "fednag.algorithms": (
         "ALGORITHMS",
         "CNAG",
@@ -54,9 +54,9 @@ _HOMES = {
     ),
     "fednag.api": ("compare", "dataset", "run", "sweep"),
     "fednag.errors": ("FednagError",),
-    "fednag.metrics": ("Metric",),
+    "fednag.problems.metrics": ("Metric",),
     "fednag.results": ("Comparison", "Run"),
-    "fednag.vectors": ("Vector", "Vectors"),
+    "fednag.core.vectors": ("Vector", "Vectors"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

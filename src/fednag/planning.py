@@ -9,17 +9,17 @@ from typing import Any
 
 from fednag.algorithms import ALGORITHMS
 from fednag.api import Started, run_all
-from fednag.clock.durations import duration
-from fednag.clock.fleet import Fleet, load_fleet
+from fednag.clock.runs import TimedRun, read_run
+from fednag.clock.summary import Row, replay_runs, times_to_target
 from fednag.config import Experiment, override, parse
 from fednag.config.messages import nearest
+from fednag.devices.durations import duration
+from fednag.devices.fleet import Fleet, load_fleet
 from fednag.errors import FednagError
 from fednag.problems.metrics import ALWAYS, METRICS
 from fednag.runs.folder import RunFolder
 from fednag.runs.interrupts import Watch
 from fednag.runs.targets import Target, read_target
-from fednag.runs.timed import TimedRun, read_run
-from fednag.runs.times import Row, replay_runs, times_to_target
 
 __all__ = ["Advice", "Point", "advise", "candidates", "plan"]
 
@@ -164,7 +164,7 @@ def advise(
     >>> import fednag
     >>> from fednag.clock import load_fleet, read_run
     >>> from fednag.planning import advise
-    >>> from fednag.records import RunFolder
+    >>> from fednag.runs.folder import RunFolder
     >>> with tempfile.TemporaryDirectory() as out:
     ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
     ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)

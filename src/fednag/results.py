@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fednag.config import Experiment
-from fednag.runs.folder import Record
+from fednag.core.record import Record
 from fednag.show.cell import cell
 from fednag.show.sheets import Sheet
 from fednag.show.tables import Curve, ranked, render

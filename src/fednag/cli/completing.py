@@ -59,7 +59,7 @@ def data_sets(incomplete: str) -> list[str]:
 
 
 def fleets(incomplete: str) -> list[str]:
-    folder = files("fednag") / "clock" / "fleets"
+    folder = files("fednag") / "devices" / "fleets"
     return _starting(incomplete, sorted(_stems(file.name for file in folder.iterdir())))
 
 

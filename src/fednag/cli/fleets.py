@@ -12,7 +12,7 @@ from fednag.cli.common import console, print_json
 from fednag.cli.options import Json
 
 if TYPE_CHECKING:
-    from fednag.clock.fleet import Fleet
+    from fednag.devices.fleet import Fleet
 
 
 def time_fleets(
@@ -35,9 +35,9 @@ def time_fleets(
 
     from rich.table import Table
 
-    from fednag.clock.files import read_fleet
-    from fednag.clock.fleet import load_fleet
-    from fednag.clock.shipped import copy_fleet, shipped
+    from fednag.devices.files import read_fleet
+    from fednag.devices.fleet import load_fleet
+    from fednag.devices.shipped import copy_fleet, shipped
     from fednag.show.terminal import paths
 
     terminal = console()

@@ -66,9 +66,9 @@ def time_plan(
     Example: fednag time plan --fleet silos-wan --target 0.95 --taus 1,5,10,20,40,80 --gammas 0.9
     """
     from fednag.cli.time import remarks
-    from fednag.clock.attendance import notes_on
-    from fednag.clock.fleet import load_fleet
     from fednag.config import override, read
+    from fednag.devices.attendance import notes_on
+    from fednag.devices.fleet import load_fleet
     from fednag.planning import DIGITS, METHODS, candidates, plan, plan_name
     from fednag.runs.interrupts import Interrupted, Watch
     from fednag.show.terminal import RunsProgress
@@ -153,7 +153,7 @@ def _report(advice: Advice) -> dict[str, Any]:
 def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
     from rich.table import Table
 
-    from fednag.clock.durations import duration
+    from fednag.devices.durations import duration
     from fednag.show.terminal import notes, paths
 
     terminal, best, fleet = console(), advice.best, advice.fleet
@@ -190,7 +190,7 @@ def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
 
 
 def _write(advice: Advice, report: dict[str, Any], folder: Path) -> list[Path]:
-    from fednag.runs.folder import write_atomically
+    from fednag.core.files import write_atomically
     from fednag.show.charts import save
     from fednag.show.clock import plan_chart
 

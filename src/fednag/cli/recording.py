@@ -38,8 +38,8 @@ def time_record(
     """
     from fednag.clock.measuring import aggregation_samples, iteration_samples, reference
     from fednag.clock.recording import add_device, check_name, link_samples
-    from fednag.clock.transfers import Peer
     from fednag.config import override, parse, read
+    from fednag.devices.transfers import Peer
     from fednag.runs.build import Builder
     from fednag.show.terminal import notes, paths
 
@@ -132,7 +132,7 @@ def time_listen(
 
     Example: fednag time listen --host 0.0.0.0
     """
-    from fednag.clock.transfers import Listener
+    from fednag.devices.transfers import Listener
 
     terminal = beside(json)
     with Listener(host, port) as listener:

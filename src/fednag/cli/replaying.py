@@ -16,10 +16,10 @@ def replayed(sheets: Sequence[Sheet], fleet: str) -> tuple[list[Sheet], list[dic
     """(the sheets, their records with seconds on the fleet's clock; where the time goes)."""
     import numpy as np
 
-    from fednag.clock.fleet import load_fleet
+    from fednag.clock.runs import read_run
+    from fednag.clock.summary import replay_runs, where_time_goes
+    from fednag.devices.fleet import load_fleet
     from fednag.runs.folder import RunFolder
-    from fednag.runs.timed import read_run
-    from fednag.runs.times import replay_runs, where_time_goes
     from fednag.show.sheets import told_apart
     from fednag.show.timing import time_table
 

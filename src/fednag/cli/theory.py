@@ -54,7 +54,7 @@ def theory_check(
     """
     from rich.table import Table
 
-    from fednag.runs.folder import write_atomically
+    from fednag.core.files import write_atomically
     from fednag.show.bounds import Panel, bounds_chart
     from fednag.show.charts import save
     from fednag.show.terminal import notes, paths

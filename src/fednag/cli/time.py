@@ -23,11 +23,11 @@ from fednag.cli.timetables import parts_table, reductions_table, times_table
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
-    from fednag.clock.fleet import Fleet
-    from fednag.clock.workload import Workload
+    from fednag.clock.runs import TimedRun
+    from fednag.clock.summary import Part, Row, Timed
+    from fednag.devices.fleet import Fleet
+    from fednag.devices.workload import Workload
     from fednag.runs.targets import Target
-    from fednag.runs.timed import TimedRun
-    from fednag.runs.times import Part, Row, Timed
 
 SHORT = 1e-3  # seconds of an iteration in which its overhead may well be the larger part
 MOST_SHOWN = 6  # methods whose devices are tabulated and drawn
@@ -80,12 +80,12 @@ def time_replay(
 
     Example: fednag time runs/digits --fleet paper-edge --target 0.9
     """
-    from fednag.clock.attendance import notes_on
-    from fednag.clock.fleet import load_fleet
+    from fednag.clock.runs import common_target, told_apart
+    from fednag.clock.summary import replay_runs, times_to_target, where_time_goes
+    from fednag.devices.attendance import notes_on
+    from fednag.devices.fleet import load_fleet
     from fednag.runs.folder import find_runs
     from fednag.runs.targets import given_target, settled
-    from fednag.runs.timed import common_target, told_apart
-    from fednag.runs.times import replay_runs, times_to_target, where_time_goes
     from fednag.show.terminal import notes, paths
 
     where = load_fleet(fleet, checked_sampling(sampling))
@@ -133,8 +133,8 @@ def time_replay(
 
 
 def checked_sampling(text: str) -> str | None:
-    from fednag.clock.times import SAMPLINGS
     from fednag.config.messages import nearest
+    from fednag.devices.times import SAMPLINGS
 
     if text and text not in SAMPLINGS:
         raise FednagError(
@@ -144,7 +144,7 @@ def checked_sampling(text: str) -> str | None:
 
 
 def _read(folders: list[Any], flops: float | None, failed: list[str]) -> list[TimedRun]:
-    from fednag.runs.timed import read_run
+    from fednag.clock.runs import read_run
 
     found = []
     for folder in folders:
@@ -157,7 +157,7 @@ def _read(folders: list[Any], flops: float | None, failed: list[str]) -> list[Ti
 
 def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
     """What a reader of the times must know."""
-    from fednag.clock.durations import duration
+    from fednag.devices.durations import duration
 
     notes = []
     loads = {run.label: run.workload for run in runs}
@@ -230,8 +230,8 @@ def _write(
     fleet: Fleet,
     target: Target,
 ) -> list[Path]:
-    from fednag.runs.folder import write_atomically
-    from fednag.runs.times import KEYS, curve_rows
+    from fednag.clock.summary import KEYS, curve_rows
+    from fednag.core.files import write_atomically
     from fednag.show.charts import save
     from fednag.show.clock import time_chart
 

@@ -9,15 +9,15 @@ records are replayed on it, after the fact; a deadline may leave late workers ou
 0.09
 """
 
-from fednag.clock.availability import Availability
-from fednag.clock.fleet import Aggregation, Compute, Device, Fleet, load_fleet
-from fednag.clock.replay import Clock, Played, Replay, replay
-from fednag.clock.samples import Sample, read_samples, write_samples
-from fednag.clock.shipped import copy_fleet, shipped
-from fednag.clock.times import Bootstrap, Lognormal, Recorded, Times, Transfer
-from fednag.clock.workload import Exchange, Workload
-from fednag.runs.timed import TimedRun, common_target, read_run, told_apart
-from fednag.runs.times import Part, Row, Timed, replay_runs, times_to_target, where_time_goes
+from fednag.clock.runs import TimedRun, common_target, read_run, told_apart
+from fednag.clock.summary import Part, Row, Timed, replay_runs, times_to_target, where_time_goes
+from fednag.devices.availability import Availability
+from fednag.devices.fleet import Aggregation, Compute, Device, Fleet, load_fleet
+from fednag.devices.replay import Clock, Played, Replay, replay
+from fednag.devices.samples import Sample, read_samples, write_samples
+from fednag.devices.shipped import copy_fleet, shipped
+from fednag.devices.times import Bootstrap, Lognormal, Recorded, Times, Transfer
+from fednag.devices.workload import Exchange, Workload
 
 __all__ = [
     "Aggregation",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fednag.clock.samples import AGGREGATION, AGGREGATOR, Sample
 from fednag.config import Experiment
+from fednag.devices.samples import AGGREGATION, AGGREGATOR, Sample
 from fednag.errors import FednagError
 from fednag.problems.flops import training_flops
 from fednag.simulate.engine import Engine, first_state

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fednag.clock.files import FORMAT, describe, read_fleet, write_fleet
-from fednag.clock.samples import AGGREGATOR, Sample, gather
-from fednag.clock.transfers import Peer
 from fednag.config import read
+from fednag.devices.files import FORMAT, describe, read_fleet, write_fleet
+from fednag.devices.samples import AGGREGATOR, Sample, gather
+from fednag.devices.transfers import Peer
 from fednag.errors import FednagError
 
 

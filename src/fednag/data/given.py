@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
-from fednag.problems.losses import Loss
 
 Values = Tensor | NDArray[Any] | Sequence[Any]
 """Numbers, a row for each sample."""
@@ -72,7 +71,7 @@ def dataset_of(
     return found
 
 
-def with_task(dataset: Dataset, task: str | None, loss: str | Loss | None) -> Dataset:
+def with_task(dataset: Dataset, task: str | None, loss: object) -> Dataset:
     """A data set made before, as the task has it, or else the loss: integers of which nobody had
     said what they are become numbers for a loss of numbers.
     """
@@ -90,7 +89,7 @@ def with_task(dataset: Dataset, task: str | None, loss: str | Loss | None) -> Da
     return dataset
 
 
-def is_for_numbers(loss: str | Loss | None) -> bool:
+def is_for_numbers(loss: object) -> bool:
     """Whether it is a loss of regression; of a function of the user's own, nothing is known."""
     return loss == "mse" if isinstance(loss, str) else isinstance(loss, OF_NUMBERS)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fednag.runs.folder import write_atomically
+from fednag.core.files import write_atomically
 
 
 class Ledger:

@@ -17,10 +17,10 @@ from flwr.app import RecordDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from fednag.core.files import write_atomically
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.flower.protocol import Refusal, Shape, pack, unpack
-from fednag.runs.folder import write_atomically
 
 KEPT = 3  # rounds: the server may go back to the one before its last
 TOKEN = re.compile(r"[0-9a-f]{32}")

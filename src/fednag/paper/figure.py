@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from fednag.clock.fleet import load_fleet
 from fednag.config import Experiment, override, parse, read
 from fednag.config.messages import explain, nearest
 from fednag.config.paths import placed
 from fednag.config.sections import Section
+from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
 from fednag.paper.files import SCALES as SCALES
 from fednag.paper.files import folder as folder

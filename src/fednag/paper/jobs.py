@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from fednag.api import Started, run_all
-from fednag.clock.fleet import load_fleet
+from fednag.clock.runs import read_run
+from fednag.clock.summary import replay_runs
 from fednag.config import Experiment
 from fednag.data.sources import SOURCES, data_folder
+from fednag.devices.fleet import load_fleet
 from fednag.paper.figure import Figure, Job
 from fednag.paper.records import FigureRecords, Kept, Known, keep, known, recall, write
 from fednag.runs.build import resolve_device
 from fednag.runs.execute import Listener, stem
 from fednag.runs.folder import OVER, RunFolder
 from fednag.runs.interrupts import Watch
-from fednag.runs.timed import read_run
-from fednag.runs.times import replay_runs
 
 REPLAYS = 20
 

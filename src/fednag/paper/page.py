@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import get_args
 
+from fednag.core.files import write_atomically
 from fednag.errors import FednagError
 from fednag.paper.checks import Finding, Part, judge
 from fednag.paper.figure import Figure
 from fednag.paper.records import FigureRecords, Kept, load, tuned
 from fednag.paper.regions import Verdict
-from fednag.runs.folder import write_atomically
 
 OPENING = re.compile(r"<!-- (?:figure ([\w-]+)|summary) -->")
 INSIDE = r"(?:(?!<!-- (?:figure|summary)).)*?"

@@ -12,8 +12,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
+from fednag.core.files import write_atomically
+from fednag.core.record import Record
 from fednag.errors import FednagError
-from fednag.runs.folder import Record, write_atomically
 
 MOST_POINTS = 60  # of a run; the first and the last are always among them
 DIGITS = 5

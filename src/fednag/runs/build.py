@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fednag.core.algorithm import (Algorithm)
-from fednag.clock.attendance import attendance
-from fednag.clock.fleet import load_fleet
+from fednag.devices.attendance import (attendance)
+from fednag.devices.fleet import (load_fleet)
 from fednag.config import CUSTOM, Experiment, build_algorithm, participants
 from fednag.config.sections import Data, Evaluation, Split, Stop
 from fednag.errors import FednagError

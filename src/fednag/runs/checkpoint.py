@@ -23,7 +23,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fednag.errors import FednagError
-from fednag.runs.folder import (Mark, RunFolder, sync, write_atomically)
+from fednag.runs.folder import Mark, RunFolder
+from fednag.core.files import sync, write_atomically
 from fednag.simulate.run import Best, Plan, State
 from fednag.core.vectors import (Vectors)
 

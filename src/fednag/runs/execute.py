@@ -20,13 +20,15 @@ from torch import nn
 
 from fednag.runs import (checkpoint)
 from fednag.core.algorithm import (BUFFERS)
-from fednag.clock.attendance import workload_facts
+from fednag.devices.attendance import (workload_facts)
 from fednag.config import Experiment
 from fednag.errors import FednagError
 from fednag.runs.interrupts import (Interrupted, Watch)
 from fednag.problems.metrics import (undefined)
 from fednag.problems.checks import MisrecordedError
-from fednag.runs.folder import (OVER, Record, RunFolder, write_atomically)
+from fednag.runs.folder import OVER, RunFolder
+from fednag.core.record import Record
+from fednag.core.files import write_atomically
 from fednag.results import Run
 from fednag.simulate.run import Crew, Plan, State, simulate
 from fednag.simulate.tuning import alone_note, plain_note

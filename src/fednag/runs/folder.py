@@ -20,59 +20,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from fednag.core.files import sync, write_atomically
+from fednag.core.record import MAY_BE_NONE, Record
 from fednag.errors import BusyError, FednagError
 
 WHOLE = ("iteration", "round", "bytes_up", "bytes_down", "participants", "refusals", "misses")
 LISTS = ("worker_losses", "refused", "missed")
 OVER = ("finished", "diverged")  # what run.json says of a run with nothing left to do
-MAY_BE_NONE = ("loss", "accuracy", "train_accuracy", "test_loss")
-
-
-@dataclass(frozen=True)
-class Record:
-    """One evaluation. Bytes and seconds count from the start of the run."""
-
-    iteration: int
-    round: int
-    loss: float | None  # global training loss; None once the run has diverged
-    accuracy: float | None  # on the test set; None without one, or for regression
-    train_accuracy: float | None
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    participants: int  # workers who answered in this round
-    worker_losses: tuple[float, ...] | None = None
-    refusals: int = 0  # updates refused since the start of the run, for they were not finite
-    refused: tuple[int, ...] = ()  # whose, since the record before this one
-    clock: float | None = None  # simulated seconds since the start; None without a clock
-    misses: int = 0  # workers left out since the start, for they were late or could not be reached
-    missed: tuple[int, ...] = ()  # who, since the record before this one
-    test_loss: float | None = None  # mean over the test samples; None without any
-    # On the test set, those that were asked for; None where one is not defined.
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
-
-    def measured(self, measure: str) -> float | None:
-        """The loss, the accuracy or a metric, by its name; None if it was not measured."""
-        found: float | None = (
-            getattr(self, measure) if measure in MAY_BE_NONE else self.metrics.get(measure)
-        )
-        return found
-
-    def as_json(self) -> str:
-        fields = asdict(self)
-        if self.test_loss is None:
-            del fields["test_loss"]
-        if not self.metrics:
-            del fields["metrics"]
-        if self.worker_losses is None:
-            del fields["worker_losses"]
-        if not self.refusals:
-            del fields["refusals"], fields["refused"]
-        if self.clock is None:
-            del fields["clock"]
-        if not self.misses:
-            del fields["misses"], fields["missed"]
-        return json.dumps(fields, allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -82,36 +36,6 @@ class Mark:
     records: int
     size: int
     digest: str
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """All of it or nothing, even when the power fails: written beside ``path``, then renamed.
-
-    Processes that write the same file at once do not take each other's half.
-    """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    data = content.encode() if isinstance(content, str) else content
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Have the system put a file, or a folder's list of files, on the disk itself."""
-    if os.name == "nt" and path.is_dir():
-        return  # Windows does not open folders
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fednag.errors import FednagError
 from fednag.problems.metrics import (ALWAYS, METRICS, Better, as_good, better_of)
-from fednag.runs.folder import (Record)
+from fednag.core.record import Record
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 from fednag.errors import FednagError
-from fednag.runs.folder import (write_atomically)
+from fednag.core.files import write_atomically
 
 
 def save_model(module: nn.Module, path: Path) -> str:

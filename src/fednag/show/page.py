@@ -11,14 +11,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from fednag.core.files import write_atomically
 from fednag.errors import FednagError
-from fednag.runs.folder import write_atomically
 from fednag.show.spec import COLOURS, DASHES
 
 
 def html(document: Mapping[str, Any], live: bool = False) -> str:
     """The page. ``live`` lets it ask the server it came from, and no one else, for more."""
-    assets = files("fednag.report") / "assets"
+    assets = files("fednag.show") / "assets"
     style, script, frame = (
         (assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html")
     )

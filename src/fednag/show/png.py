@@ -6,7 +6,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from fednag.runs.folder import write_atomically
+from fednag.core.files import write_atomically
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import cast
 
-from fednag.runs.folder import Record
+from fednag.core.record import Record
 from fednag.show.tables import Curve
 
 Column = list[float | None]

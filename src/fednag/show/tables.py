@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
-from fednag.runs.folder import Record
+from fednag.core.record import Record
 from fednag.runs.targets import Target
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fednag.runs.folder import Record
+from fednag.core.record import Record
 from fednag.runs.targets import Target
 from fednag.show.tables import Row, cells, headings, target_cells, target_headings
 

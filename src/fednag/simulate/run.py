@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from fednag.core.algorithm import BUFFERS, Algorithm, payload, server_round
+from fednag.core.record import Record
 from fednag.core.vectors import Vector, Vectors
 from fednag.data.partition import Partition
 from fednag.problems.metrics import Better, Metric, as_good, improves
 from fednag.problems.problem import Problem
-from fednag.runs.folder import Record
 from fednag.simulate.engine import Engine, Gathered, Memories, first_state
 from fednag.simulate.evaluator import Measures, Yardstick
 from fednag.simulate.schedule import Indexes, Schedule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from importlib.util import find_spec
 
+from fednag.core.record import Record
 from fednag.errors import not_installed
-from fednag.runs.folder import Record
 from fednag.show.sheets import Sheet
 
 MEASURES = (

@@ -12,14 +12,14 @@ from typing import Annotated, Any, TypeVar
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fednag.clock.samples import AGGREGATOR, Samples, read_samples, write_samples
-from fednag.clock.shipped import locate, shipped
-from fednag.clock.times import Sampling
 from fednag.config import read
 from fednag.config.messages import explain, nearest, plain
 from fednag.config.sections import STRICT
+from fednag.core.files import write_atomically
+from fednag.devices.samples import AGGREGATOR, Samples, read_samples, write_samples
+from fednag.devices.shipped import locate, shipped
+from fednag.devices.times import Sampling
 from fednag.errors import FednagError
-from fednag.runs.folder import write_atomically
 
 FORMAT = 1
 SAMPLES_FILE = "samples.csv"

@@ -10,8 +10,8 @@ from math import isfinite
 from pathlib import Path
 
 from fednag.config.messages import cut, nearest
+from fednag.core.files import write_atomically
 from fednag.errors import FednagError
-from fednag.runs.folder import write_atomically
 
 COLUMNS = ("who", "what", "bytes", "seconds")
 AGGREGATOR = "aggregator"

@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 
-from fednag.core.algorithm import (payload)
 from fednag.algorithms import ALGORITHMS
-from fednag.clock.workload import Workload, from_facts, gradients_of
 from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participants, read
+from fednag.core.algorithm import payload
+from fednag.core.record import Record
+from fednag.devices.workload import Workload, from_facts, gradients_of
 from fednag.errors import FednagError
-from fednag.runs.labels import (Named, distinct, flat)
 from fednag.problems.flops import named_flops
-from fednag.runs.folder import (Record, RunFolder)
-from fednag.runs.targets import (Target)
-from fednag.runs.targets import (common_target as shared)
+from fednag.runs.folder import RunFolder
+from fednag.runs.labels import Named, distinct, flat
+from fednag.runs.targets import Target
+from fednag.runs.targets import common_target as shared
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
     >>> import tempfile
     >>> import fednag
     >>> from fednag.clock import read_run
-    >>> from fednag.records import RunFolder
+    >>> from fednag.runs.folder import RunFolder
     >>> with tempfile.TemporaryDirectory() as out:
     ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
     ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
@@ -145,7 +146,7 @@ def told_apart(runs: Sequence[TimedRun]) -> tuple[list[TimedRun], list[str]]:
     >>> import tempfile
     >>> import fednag
     >>> from fednag.clock import read_run, told_apart
-    >>> from fednag.records import RunFolder
+    >>> from fednag.runs.folder import RunFolder
     >>> with tempfile.TemporaryDirectory() as out:
     ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
     ...     done = [fednag.run(fednag.FedNAG(momentum=m), **short, out=out) for m in (0.5, 0.9)]
@@ -171,7 +172,7 @@ def common_target(runs: Sequence[TimedRun]) -> Target:
     >>> import tempfile
     >>> import fednag
     >>> from fednag.clock import common_target, read_run
-    >>> from fednag.records import RunFolder
+    >>> from fednag.runs.folder import RunFolder
     >>> with tempfile.TemporaryDirectory() as out:
     ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
     ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)

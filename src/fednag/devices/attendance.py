@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fednag.clock.fleet import Fleet
-from fednag.clock.replay import Clock
-from fednag.clock.workload import workload_of
+from fednag.devices.fleet import Fleet
+from fednag.devices.replay import Clock
+from fednag.devices.workload import workload_of
 from fednag.errors import FednagError
 from fednag.problems.flops import training_flops
 from fednag.simulate.run import Attend, Attendance, Plan

@@ -6,8 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from fednag.config.messages import cut, nearest, plain
+from fednag.core.files import write_atomically
 from fednag.errors import FednagError
-from fednag.runs.folder import write_atomically
 
 
 def shipped() -> list[str]:
@@ -17,7 +17,7 @@ def shipped() -> list[str]:
     >>> shipped()
     ['lan', 'paper-edge', 'silos-wan', 'vehicles']
     """
-    folder = files("fednag.clock") / "fleets"
+    folder = files("fednag.devices") / "fleets"
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith("toml"))
 
 
@@ -25,7 +25,7 @@ def locate(given: str | Path) -> Path:
     """A fleet's file: a shipped fleet's name, a file, or a folder with ``fleet.toml`` in it."""
     text = str(given)
     if text in shipped():
-        return Path(str(files("fednag.clock") / "fleets" / f"{text}.toml"))
+        return Path(str(files("fednag.devices") / "fleets" / f"{text}.toml"))
     path = Path(given)
     if path.is_dir():
         path = path / "fleet.toml"

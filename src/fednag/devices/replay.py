@@ -17,8 +17,8 @@ from math import inf, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from fednag.clock.fleet import Device, Fleet
-from fednag.clock.workload import Exchange, Workload
+from fednag.devices.fleet import Device, Fleet
+from fednag.devices.workload import Exchange, Workload
 from fednag.errors import FednagError
 from fednag.simulate.schedule import Indexes
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fednag.clock.availability import ALWAYS, Availability
-from fednag.clock.files import Description, link_of, read_fleet, reference_of
-from fednag.clock.files import Device as DeviceTable
-from fednag.clock.samples import AGGREGATION, AGGREGATOR
-from fednag.clock.times import STEADY, Lognormal, Times, Transfer, times_of
+from fednag.devices.availability import ALWAYS, Availability
+from fednag.devices.files import Description, link_of, read_fleet, reference_of
+from fednag.devices.files import Device as DeviceTable
+from fednag.devices.samples import AGGREGATION, AGGREGATOR
+from fednag.devices.times import STEADY, Lognormal, Times, Transfer, times_of
 from fednag.errors import FednagError
 
 

@@ -8,7 +8,7 @@ UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 def duration(seconds: float, deviation: float | None = None, digits: int = 4) -> str:
     """A time in s, ms or µs, perhaps with its deviation in the same unit.
 
-    >>> from fednag.clock.durations import duration
+    >>> from fednag.devices.durations import duration
     >>> duration(71.4), duration(0.0421), duration(8.737e-06)
     ('71.4 s', '42.1 ms', '8.737 µs')
     >>> duration(70.2831, 7.7216)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fednag.clock.fleet import Fleet
-from fednag.clock.replay import Replay, replay
-from fednag.runs.timed import (TimedRun)
+from fednag.clock.runs import TimedRun
+from fednag.devices.fleet import Fleet
+from fednag.devices.replay import Replay, replay
 from fednag.errors import FednagError
-from fednag.runs.targets import (Target, given_target)
+from fednag.runs.targets import Target, given_target
 
 GRID = 120  # points of a curve over time
 KEYS = ("compute", "down", "up", "waiting")
@@ -81,7 +81,7 @@ def replay_runs(
     >>> import tempfile
     >>> import fednag
     >>> from fednag.clock import load_fleet, read_run, replay_runs
-    >>> from fednag.records import RunFolder
+    >>> from fednag.runs.folder import RunFolder
     >>> with tempfile.TemporaryDirectory() as out:
     ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
     ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
@@ -120,12 +120,12 @@ def times_to_target(
 ) -> list[Row]:
     """A row a method, fastest first; those that did not reach the target last.
 
-    The target is an accuracy, a loss, or for any other measure a ``fednag.targets.Target``.
+    The target is an accuracy, a loss, or for any other measure a ``fednag.runs.targets.Target``.
 
     >>> import tempfile
     >>> import fednag
     >>> from fednag.clock import load_fleet, read_run, replay_runs, times_to_target
-    >>> from fednag.records import RunFolder
+    >>> from fednag.runs.folder import RunFolder
     >>> with tempfile.TemporaryDirectory() as out:
     ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
     ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
@@ -185,7 +185,7 @@ def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> lis
     >>> import tempfile
     >>> import fednag
     >>> from fednag.clock import load_fleet, read_run, replay_runs, where_time_goes
-    >>> from fednag.records import RunFolder
+    >>> from fednag.runs.folder import RunFolder
     >>> with tempfile.TemporaryDirectory() as out:
     ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
     ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)

@@ -1,0 +1,36 @@
+"""Writing files so that a crash leaves the old content or the new, nothing in between."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """All of it or nothing, even when the power fails: written beside ``path``, then renamed.
+
+    Processes that write the same file at once do not take each other's half.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have the system put a file, or a folder's list of files, on the disk itself."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows does not open folders
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,56 @@
+"""What is recorded of a run at every evaluation: all that tables and figures are made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+MAY_BE_NONE = ("loss", "accuracy", "train_accuracy", "test_loss")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluation. Bytes and seconds count from the start of the run."""
+
+    iteration: int
+    round: int
+    loss: float | None  # global training loss; None once the run has diverged
+    accuracy: float | None  # on the test set; None without one, or for regression
+    train_accuracy: float | None
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    participants: int  # workers who answered in this round
+    worker_losses: tuple[float, ...] | None = None
+    refusals: int = 0  # updates refused since the start of the run, for they were not finite
+    refused: tuple[int, ...] = ()  # whose, since the record before this one
+    clock: float | None = None  # simulated seconds since the start; None without a clock
+    misses: int = 0  # workers left out since the start, for they were late or could not be reached
+    missed: tuple[int, ...] = ()  # who, since the record before this one
+    test_loss: float | None = None  # mean over the test samples; None without any
+    # On the test set, those that were asked for; None where one is not defined.
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+
+    def measured(self, measure: str) -> float | None:
+        """The loss, the accuracy or a metric, by its name; None if it was not measured."""
+        found: float | None = (
+            getattr(self, measure) if measure in MAY_BE_NONE else self.metrics.get(measure)
+        )
+        return found
+
+    def as_json(self) -> str:
+        fields = asdict(self)
+        if self.test_loss is None:
+            del fields["test_loss"]
+        if not self.metrics:
+            del fields["metrics"]
+        if self.worker_losses is None:
+            del fields["worker_losses"]
+        if not self.refusals:
+            del fields["refusals"], fields["refused"]
+        if self.clock is None:
+            del fields["clock"]
+        if not self.misses:
+            del fields["misses"], fields["missed"]
+        return json.dumps(fields, allow_nan=False)
