@@ -16,7 +16,7 @@ from fednag.flower.inprocess import Fault, InProcessGrid
 from fednag.flower.protocol import ARRAYS, CONFIG
 from fednag.flower.server import serve
 from fednag.flower.settings import Deployment, read_run_config
-from fednag.results import Run
+from fednag.runs.outcome import Outcome
 
 
 def config_of(out: Path, **changes: Any) -> dict[str, Any]:
@@ -59,20 +59,20 @@ def node_of(grid: InProcessGrid, silo: int) -> int:
     return nodes[-1]
 
 
-def play(config: Mapping[str, Any], grid: InProcessGrid, said: list[str] | None = None) -> Run:
+def play(config: Mapping[str, Any], grid: InProcessGrid, said: list[str] | None = None) -> Outcome:
     return serve(grid, read_run_config(config), said.append if said is not None else lambda _: None)
 
 
-def simulated(deployment: Deployment, out: Path) -> Run:
+def simulated(deployment: Deployment, out: Path) -> Outcome:
     (run,) = run_all([("simulated", deployment.experiment, None)], out=out)
     return run
 
 
-def weights(run: Run) -> Vector:
+def weights(run: Outcome) -> Vector:
     return ravel(run.final)
 
 
-def gap(a: Run, b: Run) -> float:
+def gap(a: Outcome, b: Outcome) -> float:
     return float((weights(a) - weights(b)).abs().max())
 
 

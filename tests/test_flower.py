@@ -30,7 +30,7 @@ from fednag.flower.protocol import ARRAYS
 from fednag.flower.server import plan_of
 from fednag.flower.settings import read_run_config
 from fednag.flower.silo import Silo
-from fednag.results import Run
+from fednag.runs.outcome import Outcome
 from flower_kit import (
     altered,
     config_of,
@@ -67,7 +67,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "Silo", once)
 
 
-def silos_of(run: Run) -> list[dict[str, Any]]:
+def silos_of(run: Outcome) -> list[dict[str, Any]]:
     assert run.folder
     return read(run.folder / "silos.jsonl")
 
@@ -220,7 +220,7 @@ LIES: dict[str, tuple[Callable[[RecordDict], None], str]] = {
 
 
 @pytest.fixture(scope="module")
-def without(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def without(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The run in which silo 1 does round 2, and its answer is of no use."""
     out = tmp_path_factory.mktemp("without")
     config = config_of(out, algorithm__name="fedavg", training__batch=0)
@@ -228,7 +228,9 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_an_answer_that_lies_is_refused_and_named(lie: str, tmp_path: Path, without: Run) -> None:
+def test_an_answer_that_lies_is_refused_and_named(
+    lie: str, tmp_path: Path, without: Outcome
+) -> None:
     """The others' mean is used: the same model as if the silo had said nothing."""
     change, why = LIES[lie]
     config = config_of(tmp_path, algorithm__name="fedavg", training__batch=0)
@@ -516,9 +518,9 @@ def test_a_node_that_never_says_who_it_is_holds_up_nobody(
     """A newcomer is waited for once, not in every round."""
     monkeypatch.setattr(fleet_module, "COMING", 0.6)
     looks: list[int] = []
-    original = roster_module.Roster.look
+    original = roster_module.Membership.look
     monkeypatch.setattr(
-        roster_module.Roster, "look", lambda self: (looks.append(1), original(self))[1]
+        roster_module.Membership, "look", lambda self: (looks.append(1), original(self))[1]
     )
     config = config_of(tmp_path, rounds=4, flower__quorum=2)
     seen: list[int] = []
@@ -546,14 +548,14 @@ def test_a_question_that_died_with_a_node_is_asked_again(tmp_path: Path) -> None
         return None if len(hellos) == 1 else answered
 
     config = config_of(tmp_path, rounds=4, flower__quorum=2)
-    original = roster_module.Roster.look
+    original = roster_module.Membership.look
 
     def slow(self: Any) -> None:
         original(self)
         fleet_module.time.sleep(0.05)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(roster_module.Roster, "look", slow)
+        patch.setattr(roster_module.Membership, "look", slow)
         run = play(config, grid_of(config, faults={1: dies}))
     assert len(hellos) == 2
     assert run.records[-1].missed == ()

@@ -19,7 +19,7 @@ from fednag.runs.folder import RunFolder
 from fednag.runs.targets import Target, common_target, given_target
 from fednag.show.document import document
 from fednag.show.page import html
-from fednag.show.sheets import Sheet, caveats, told_apart
+from fednag.show.sheets import Sheet, caveats, distinguished
 from fednag.show.spec import thinned, tracks_of
 from fednag.show.summary import sentence
 from fednag.show.tables import Curve, ranked, target_cells
@@ -77,7 +77,7 @@ def test_the_row_says_what_the_target_took() -> None:
 
 
 def test_only_seeds_are_averaged() -> None:
-    found, notes = told_apart(
+    found, notes = distinguished(
         [
             sheet("fednag", 0, 0.1, 0.5, lr=0.1),
             sheet("fednag", 1, 0.1, 0.6, lr=0.1),
@@ -93,7 +93,7 @@ def test_only_seeds_are_averaged() -> None:
 def test_of_a_run_made_twice_the_newest_counts() -> None:
     old = replace(sheet("a", 0, 0.1, 0.5), info={"started": "2026-01-01"})
     new = replace(sheet("a", 0, 0.1, 0.6), info={"started": "2026-01-02"})
-    found, notes = told_apart([new, old])
+    found, notes = distinguished([new, old])
     assert [s.info for s in found] == [new.info]
     assert "more than once" in notes[0]
 

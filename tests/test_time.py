@@ -22,11 +22,11 @@ from fednag.clock import (
     Part,
     Row,
     common_target,
+    distinguished,
     load_fleet,
     read_run,
     replay_runs,
     times_to_target,
-    told_apart,
 )
 from fednag.devices import replay
 from fednag.devices.transfers import Listener, Peer
@@ -159,7 +159,7 @@ def test_tables_of_times_leave_nothing_to_guess() -> None:
 
 def test_the_replay_is_that_of_the_records(runs: Path) -> None:
     """Time to the target is the end of the first round as good, as a reader would find it."""
-    found, notes = told_apart([read_run(folder) for folder in find_runs([runs])])
+    found, notes = distinguished([read_run(folder) for folder in find_runs([runs])])
     assert notes == []
     fleet = load_fleet("lan")
     timed = replay_runs(found, fleet, replays=3)
@@ -234,7 +234,7 @@ def test_of_a_run_made_twice_the_newest_is_timed(runs: Path, tmp_path: Path) -> 
     (first, *_) = find_runs([runs])
     run = read_run(first)
     older = replace(run, started="2020-01-01")
-    found, notes = told_apart([run, older])
+    found, notes = distinguished([run, older])
     assert [one.started for one in found] == [run.started]
     assert notes == [f"{run.label} with seed {run.seed} was run more than once: the newest counts"]
 

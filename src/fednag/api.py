@@ -182,7 +182,7 @@ def run_all(
         resolved, plan, notes = builder.plan(experiment, algorithm)
         listener = started(label, resolved, plan.rounds) if started else None
         execution = Execution(resolved, plan, label, notes, listener, watch)
-        return execution.resume(folder) if folder else execution.start(out)
+        return Run.of(execution.resume(folder) if folder else execution.start(out))
 
     runs = []
     for each in tidied(experiments):
@@ -212,7 +212,7 @@ def resume_all(
         experiment = parse(read(folder.config_file), str(folder.config_file))
         resolved, plan, notes = builder.plan(experiment)
         listener = started(label, resolved, plan.rounds) if started else None
-        return Execution(resolved, plan, label, notes, listener, watch).resume(folder)
+        return Run.of(Execution(resolved, plan, label, notes, listener, watch).resume(folder))
 
     runs = []
     for folder in tidied(folders):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from fednag.config import Experiment
 from fednag.core.record import Record
+from fednag.runs.outcome import Outcome
 from fednag.show.cell import cell
 from fednag.show.sheets import Sheet
 from fednag.show.tables import Curve, ranked, render
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Run(Outcome):
     """A run that is over.
 
     >>> import fednag
@@ -29,16 +27,9 @@ class Run:
     ('fednag', 'finished', [0, 5, 10])
     """
 
-    label: str
-    experiment: Experiment
-    records: list[Record]
-    best: nn.Module  # w^f: the aggregated model of least global loss
-    final: nn.Module  # the last aggregated model
-    ended: str  # "finished", or why it stopped earlier
-    diverged: bool
-    folder: Path | None = None
-    notes: list[str] = field(default_factory=list)
-    about: Mapping[str, Any] = field(default_factory=dict)  # versions, sizes, who held what
+    @classmethod
+    def of(cls, outcome: Outcome) -> Run:
+        return cls(**vars(outcome))
 
     @property
     def curve(self) -> Curve:
@@ -55,14 +46,6 @@ class Run:
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a page with charts, settings and how to repeat it; it needs no network."""
         return _report([self], path)
-
-    def __repr__(self) -> str:
-        last = self.records[-1]
-        loss = "diverged" if last.loss is None else f"loss {last.loss:.4f}"
-        accuracy = "" if last.accuracy is None else f", accuracy {last.accuracy:.2%}"
-        known = {name: value for name, value in last.metrics.items() if value is not None}
-        accuracy += "".join(f", {name} {value:.4g}" for name, value in known.items())
-        return f"<Run {self.label}: {last.iteration} iterations, {loss}{accuracy}, {self.ended}>"
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,11 +20,11 @@ def replayed(sheets: Sequence[Sheet], fleet: str) -> tuple[list[Sheet], list[dic
     from fednag.clock.summary import replay_runs, where_time_goes
     from fednag.devices.fleet import load_fleet
     from fednag.runs.folder import RunFolder
-    from fednag.show.sheets import told_apart
+    from fednag.show.sheets import distinguished
     from fednag.show.timing import time_table
 
     where = load_fleet(fleet)
-    kept, _ = told_apart(sheets)
+    kept, _ = distinguished(sheets)
     # Named as the report names them.
     runs = [
         replace(read_run(RunFolder(s.folder)), label=s.curve.label)

@@ -29,7 +29,7 @@ def show(
     from dataclasses import asdict, replace
 
     from fednag.runs.targets import given_target, settled
-    from fednag.show.sheets import caveats, told_apart
+    from fednag.show.sheets import caveats, distinguished
     from fednag.show.tables import as_data, ranked
     from fednag.show.terminal import notes, ranking
 
@@ -43,7 +43,7 @@ def show(
         origins = {str(s.folder): (s.curve.label, s.curve.seed) for s in sheets}
         title = f"{len(sheets)} runs, best first, by final accuracy"
     else:
-        kept, said = told_apart(sheets)
+        kept, said = distinguished(sheets)
         rows, origins = ranked([sheet.curve for sheet in kept], asked), {}
         said += caveats(kept)
         title = f"{len(rows)} methods in {len(kept)} runs, best first, by final accuracy"

@@ -80,7 +80,7 @@ def time_replay(
 
     Example: fednag time runs/digits --fleet paper-edge --target 0.9
     """
-    from fednag.clock.runs import common_target, told_apart
+    from fednag.clock.runs import common_target, distinguished
     from fednag.clock.summary import replay_runs, times_to_target, where_time_goes
     from fednag.devices.attendance import notes_on
     from fednag.devices.fleet import load_fleet
@@ -93,7 +93,7 @@ def time_replay(
     if flops is not None and not 0 < flops < float("inf"):
         raise FednagError(f"--flops {flops:g}: give a number above 0")
     failed: list[str] = []
-    found, said = told_apart(_read(find_runs(runs), flops, failed))
+    found, said = distinguished(_read(find_runs(runs), flops, failed))
     if not found:
         unless(failed)
     asked = settled(asked, [run.records for run in found], [run.config for run in found])

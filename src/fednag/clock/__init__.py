@@ -9,7 +9,7 @@ records are replayed on it, after the fact; a deadline may leave late workers ou
 0.09
 """
 
-from fednag.clock.runs import TimedRun, common_target, read_run, told_apart
+from fednag.clock.runs import TimedRun, common_target, distinguished, read_run
 from fednag.clock.summary import Part, Row, Timed, replay_runs, times_to_target, where_time_goes
 from fednag.devices.availability import Availability
 from fednag.devices.fleet import Aggregation, Compute, Device, Fleet, load_fleet
@@ -42,6 +42,7 @@ __all__ = [
     "Workload",
     "common_target",
     "copy_fleet",
+    "distinguished",
     "load_fleet",
     "read_run",
     "read_samples",
@@ -49,7 +50,6 @@ __all__ = [
     "replay_runs",
     "shipped",
     "times_to_target",
-    "told_apart",
     "where_time_goes",
     "write_samples",
 ]

@@ -140,18 +140,18 @@ def _derived(
     return facts | sent | {"gradients": 1, "full": 0, "probes": False, "pooled": False}
 
 
-def told_apart(runs: Sequence[TimedRun]) -> tuple[list[TimedRun], list[str]]:
+def distinguished(runs: Sequence[TimedRun]) -> tuple[list[TimedRun], list[str]]:
     """Labels such that runs of one label differ in their seeds alone; and notes.
 
     >>> import tempfile
     >>> import fednag
-    >>> from fednag.clock import read_run, told_apart
+    >>> from fednag.clock import read_run, distinguished
     >>> from fednag.runs.folder import RunFolder
     >>> with tempfile.TemporaryDirectory() as out:
     ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
     ...     done = [fednag.run(fednag.FedNAG(momentum=m), **short, out=out) for m in (0.5, 0.9)]
     ...     runs = [read_run(RunFolder(run.folder)) for run in done]
-    >>> named, notes = told_apart(runs)
+    >>> named, notes = distinguished(runs)
     >>> [run.label for run in named]
     ['fednag (momentum=0.5)', 'fednag (momentum=0.9)']
     """

@@ -31,14 +31,14 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Workforce:
+class ThreadPool:
     """``threads`` threads; with one, the caller's own does the work."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
-    def __enter__(self) -> Workforce:
+    def __enter__(self) -> ThreadPool:
         keep_freed_memory()
         self._before = torch.get_num_threads()
         torch.set_num_threads(1)

@@ -23,7 +23,7 @@ from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.flower import protocol
 from fednag.flower.ledger import Ledger, entry
-from fednag.flower.membership import PAUSE, Roster
+from fednag.flower.membership import PAUSE, Membership
 from fednag.flower.protocol import (
     EVALUATE,
     METRIC,
@@ -71,7 +71,7 @@ class Fleet:
         self.grid, self.deployment, self.plan = grid, deployment, plan
         self.token, self.ledger, self.tell = token, ledger, tell
         known = {} if deployment.private else {i: len(o) for i, o in enumerate(plan.owned)}
-        self.roster = Roster(grid, deployment, known, tell)
+        self.membership = Membership(grid, deployment, known, tell)
         # The last round of each silo whose update was used: it tells a silo which memory is meant.
         accepted = torch.zeros(deployment.silos, 1, dtype=torch.int64)
         self.memories = Memories(Vectors(accepted=accepted))
@@ -94,7 +94,7 @@ class Fleet:
 
     @property
     def held(self) -> int:
-        return sum({**self.roster.samples, **self.roster.sizes}.values())
+        return sum({**self.membership.samples, **self.membership.sizes}.values())
 
     def probe(self, server: Vectors, workers: Indexes, number: int) -> Gathered:
         record = protocol.pack(server.pick(self._with_buffers(("w",), server)))
@@ -142,10 +142,10 @@ class Fleet:
         """Wait for all silos; when time is up, for as many as a round needs."""
         silos, flower = self.deployment.silos, self.deployment.flower
         self.tell(f"waiting for {silos} silos, at most {flower.join:g} s")
-        self.roster.gather(range(silos), flower.join)
-        here = self.roster.present
+        self.membership.gather(range(silos), flower.join)
+        here = self.membership.present
         if len(here) < self._quorum(min(self.plan.per_round or silos, silos)):
-            away = "; ".join(f"node {n}: {why}" for n, why in self.roster.turned_away.items())
+            away = "; ".join(f"node {n}: {why}" for n, why in self.membership.turned_away.items())
             raise FednagError(
                 f"flower.join: {len(here)} of {silos} silos came in {flower.join:g} s, too few for "
                 f"a quorum{f' ({away})' if away else ''}; start the others and run again"
@@ -167,14 +167,14 @@ class Fleet:
         wanted = [int(silo) for silo in silos]
         until = time.monotonic() + self.deployment.flower.deadline
         self._call_in(wanted, until)
-        here = [silo for silo in wanted if silo in self.roster.present]
+        here = [silo for silo in wanted if silo in self.membership.present]
         # The versions too: a silo may have been restarted with others since it said hello.
         same = {"protocol": PROTOCOL, "digest": self.deployment.digest, **versions()}
         left = max(until - time.monotonic(), 1.0) + LATE
         messages = [
             protocol.message(
                 kind,
-                self.roster.nodes[silo],
+                self.membership.nodes[silo],
                 {**same, "round": number, "silo": silo, **about(silo)},
                 record,
                 left,
@@ -198,15 +198,15 @@ class Fleet:
 
     def _call_in(self, wanted: list[int], until: float) -> None:
         """See who is here; wait a little for one who is coming, longer for a quorum."""
-        roster = self.roster
-        roster.look()
+        membership = self.membership
+        membership.look()
         while time.monotonic() < until:
-            here = roster.present & set(wanted)
-            soon = roster.someone_is_coming(COMING)
+            here = membership.present & set(wanted)
+            soon = membership.someone_is_coming(COMING)
             if len(here) == len(wanted) or (len(here) >= self._quorum(len(wanted)) and not soon):
                 return
             time.sleep(PAUSE)
-            roster.look()
+            membership.look()
 
     def _sorted_out(
         self, wanted: list[int], replies: dict[int, Message], number: int, down: int
@@ -217,7 +217,7 @@ class Fleet:
             try:
                 said = protocol.about(replies[silo])
                 protocol.expect(said, silo=silo, round=number, digest=self.deployment.digest)
-                self.roster.count(silo, said.get("samples"))
+                self.membership.count(silo, said.get("samples"))
                 good[silo] = replies[silo]
             except Refusal as refusal:
                 refused[silo] = str(refusal)
@@ -239,7 +239,7 @@ class Fleet:
             except Refusal as refusal:
                 refused[silo] = str(refusal)
                 continue
-            size = self.roster.samples[silo]
+            size = self.membership.samples[silo]
             wide = up.map(lambda vector, size=size: vector.double() * size)  # type: ignore[misc]
             parts.append(Gathered(wide, size, ()))
         answers = replace(answers, refused=refused)
@@ -272,7 +272,7 @@ class Fleet:
         self._report(replace(answers, refused=refused), "evaluate", number, usable)
         if not found:
             return Measures(float("inf"), None, None)
-        sizes = {silo: self.roster.samples[silo] for silo in found}
+        sizes = {silo: self.membership.samples[silo] for silo in found}
         tests = {silo: min(int(said.get("tests", 0)), sizes[silo]) for silo, said in found.items()}
 
         def mean(key: str, weights: dict[int, int]) -> float | None:
@@ -297,7 +297,7 @@ class Fleet:
         """Write down what each silo did; stop when too few of them did well."""
         lines = []
         for silo in sorted({*answers.good, *answers.refused, *answers.missed}):
-            node = str(self.roster.nodes.get(silo, "")) or None
+            node = str(self.membership.nodes.get(silo, "")) or None
             if silo in answers.missed:
                 self.tell(f"round {number}: silo {silo} did not answer in time ({phase})")
                 lines.append(entry(silo, phase, "missed", node=node))
@@ -306,7 +306,7 @@ class Fleet:
                 self.tell(f"round {number}: silo {silo} is refused ({phase}): {why}")
                 lines.append(entry(silo, phase, "refused", node=node, why=why))
             else:
-                samples = self.roster.samples[silo]
+                samples = self.membership.samples[silo]
                 said = protocol.metrics(answers.good[silo])
                 lines.append(entry(silo, phase, "ok", node=node, samples=samples, metrics=said))
         self.ledger.write(number, lines)

@@ -17,7 +17,7 @@ PAUSE = 0.5  # seconds between two looks
 AGAIN = 60.0  # seconds after which a node that was turned away may try again
 
 
-class Roster:
+class Membership:
     """The silos that have said who they are.
 
     A node is asked once; again if it goes and comes back, if what it was asked came to nothing, and

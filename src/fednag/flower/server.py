@@ -17,10 +17,10 @@ from fednag.flower.fleet import Fleet
 from fednag.flower.ledger import Ledger
 from fednag.flower.settings import Deployment, read_run_config
 from fednag.flower.silo_memory import TOKEN
-from fednag.results import Run
 from fednag.runs.build import Builder, Parts
 from fednag.runs.execute import Execution, stem
 from fednag.runs.folder import RunFolder
+from fednag.runs.outcome import Outcome
 from fednag.simulate.run import Plan, State
 
 Tell = Callable[[str], None]
@@ -40,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
     _say(f"{run.ended}; wrote {run.folder}")
 
 
-def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Run:
+def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Outcome:
     """Play a deployment's rounds with the silos on ``grid``; writes the usual run folder."""
     resolved, plan, notes = plan_of(deployment)
     out = Path(deployment.flower.out)

@@ -17,7 +17,7 @@ from fednag.flower.silo_data import held_by, number_of
 from fednag.problems.metrics import fitting
 from fednag.runs.build import Builder, metrics_of, resolve_device
 from fednag.simulate.engine import Engine, Gathered, Memories, first_memory, is_checked
-from fednag.simulate.evaluator import Yardstick
+from fednag.simulate.evaluator import Evaluator
 from fednag.simulate.schedule import Schedule
 
 ALONE = np.zeros(1, dtype=np.int64)  # the only worker there is
@@ -89,7 +89,7 @@ class Silo:
         held = mine if BUFFERS in mine else sent
         buffers = held.get(BUFFERS, self.problem.initial_buffers)
         with self.engine:
-            found = Yardstick(
+            found = Evaluator(
                 self.engine,
                 self.owned,
                 self.experiment.seed,

@@ -29,7 +29,7 @@ from fednag.problems.checks import MisrecordedError
 from fednag.runs.folder import OVER, RunFolder
 from fednag.core.record import Record
 from fednag.core.files import write_atomically
-from fednag.results import Run
+from fednag.runs.outcome import Outcome
 from fednag.simulate.run import Crew, Plan, State, simulate
 from fednag.simulate.tuning import alone_note, plain_note
 from fednag.core.vectors import (Vectors)
@@ -63,7 +63,7 @@ class Execution:
     facts: dict[str, Any] = field(default_factory=dict)  # more for run.json
     opened: Callable[[RunFolder], None] | None = None  # told where the run is written
 
-    def start(self, out: Path | None = None) -> Run:
+    def start(self, out: Path | None = None) -> Outcome:
         """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``."""
         if out is None:
             return self._train(None, [], None)
@@ -76,7 +76,7 @@ class Execution:
             self._open(folder)
             return self._train(folder, [], None)
 
-    def resume(self, folder: RunFolder) -> Run:
+    def resume(self, folder: RunFolder) -> Outcome:
         """Go on where the run in ``folder`` was last saved; if it is over, read what it found."""
         info = self._own(folder)
         if info.get("status") in OVER:
@@ -125,7 +125,7 @@ class Execution:
             )
         return info
 
-    def _train(self, folder: RunFolder | None, records: list[Record], resumed: State | None) -> Run:
+    def _train(self, folder: RunFolder | None, records: list[Record], resumed: State | None) -> Outcome:
         try:
             return self._trained(folder, records, resumed)
         except MisrecordedError as error:
@@ -139,7 +139,7 @@ class Execution:
 
     def _trained(
         self, folder: RunFolder | None, records: list[Record], resumed: State | None
-    ) -> Run:
+    ) -> Outcome:
         state = None
         saved = time.monotonic()
         try:
@@ -176,7 +176,7 @@ class Execution:
                 # Nobody reads what is printed any more (rich would exit): training goes on.
                 self.listener = None
 
-    def _end(self, folder: RunFolder | None, state: State, records: list[Record]) -> Run:
+    def _end(self, folder: RunFolder | None, state: State, records: list[Record]) -> Outcome:
         problem = self.plan.problem
         held = state.server
         final = problem.module_at(held.w, held.get(BUFFERS, None))
@@ -193,7 +193,7 @@ class Execution:
             checkpoint.remove(folder)
         return self._run(folder, records, best, final, state.ended or "finished", state.diverged)
 
-    def _finished(self, folder: RunFolder, info: dict[str, Any]) -> Run:
+    def _finished(self, folder: RunFolder, info: dict[str, Any]) -> Outcome:
         folder.verify(info)
         digests = info.get("models")
         digests = digests if isinstance(digests, dict) else {}
@@ -218,7 +218,7 @@ class Execution:
         final: nn.Module,
         ended: str,
         diverged: bool,
-    ) -> Run:
+    ) -> Outcome:
         last = records[-1] if records else None
         if last and last.refusals:
             whose = _whose({worker for record in records for worker in record.refused})
@@ -233,7 +233,7 @@ class Execution:
             if None in measured:
                 self.notes.append(undefined(name, measured.count(None), len(measured), metric))
         path = folder.path if folder else None
-        return Run(
+        return Outcome(
             self.label,
             self.experiment,
             records,

@@ -10,7 +10,7 @@ from typing import Any
 
 from fednag.runs.labels import differing
 from fednag.runs.targets import Target, common_target
-from fednag.show.sheets import Sheet, by_label, caveats, told_apart
+from fednag.show.sheets import Sheet, by_label, caveats, distinguished
 from fednag.show.spec import Heat, Lines, Track, curve_specs, thinned, tracks_of
 from fednag.show.summary import sentence
 from fednag.show.tables import (
@@ -39,7 +39,7 @@ def document(
     ``overlays`` are more lines for the chart of the loss; ``times`` are tables of where devices'
     time goes.
     """
-    sheets, notes = told_apart(sheets)
+    sheets, notes = distinguished(sheets)
     curves = [sheet.curve for sheet in sheets]
     asked = target or common_target(
         [(curve.records, curve.diverged) for curve in curves], [sheet.config for sheet in sheets]

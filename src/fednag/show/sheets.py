@@ -80,7 +80,7 @@ def _config(path: Path) -> dict[str, Any]:
         raise FednagError(f"{path}: cannot be read ({why}); restore it") from error
 
 
-def told_apart(sheets: Sequence[Sheet]) -> tuple[list[Sheet], list[str]]:
+def distinguished(sheets: Sequence[Sheet]) -> tuple[list[Sheet], list[str]]:
     """Labels such that runs of one label differ in their seeds alone; and notes.
 
     Where two of one label have other settings, the label says which; of the same run made twice,

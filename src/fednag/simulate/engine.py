@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednag.compute.randomness import private_randomness
-from fednag.compute.threads import Workforce
+from fednag.compute.threads import ThreadPool
 from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
 from fednag.core.vectors import Vector, Vectors
 from fednag.problems.problem import Problem
@@ -96,15 +96,15 @@ class Engine:
         self._wide = torch.float32 if problem.device.type == "mps" else torch.float64
         self._step = RecordedStep(algorithm, problem)
         # Random draws are keyed by worker, and there is one generator for all threads.
-        self._workforce = Workforce(1 if problem.gradients.plain else threads)
+        self._pool = ThreadPool(1 if problem.gradients.plain else threads)
         self._sums = None if problem.shares is None else self._sums_of_shares(problem.shares)
 
     def __enter__(self) -> Engine:
-        self._workforce.__enter__()
+        self._pool.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._workforce.__exit__()
+        self._pool.__exit__()
 
     def probe(self, server: Vectors, workers: Indexes, number: int = 0) -> Gathered:
         """The mean full gradient ``g`` at the server's ``w`` over these workers."""
@@ -115,7 +115,7 @@ class Engine:
                 up = Vectors(g=self._full(group, carried)(stacked(server.w, len(group))))
             return self._weighted(up, group, self._finite(group, up))
 
-        parts = self._workforce.ordered(task, self._groups(workers))
+        parts = self._pool.ordered(task, self._groups(workers))
         return mean_of(parts, self.problem.dtype)
 
     def round(
@@ -148,7 +148,7 @@ class Engine:
             self.memories.write(group, kept, finite)
             return self._weighted(up, group, finite)
 
-        parts = self._workforce.ordered(task, self._groups(workers))
+        parts = self._pool.ordered(task, self._groups(workers))
         return mean_of(parts, self.problem.dtype)
 
     def verify(self, server: Vectors, starts: Indexes) -> None:
@@ -171,7 +171,7 @@ class Engine:
         def task(block: Tensor) -> tuple[Tensor, Tensor]:
             return self.problem.evaluate(w, b, x, y, block)
 
-        parts = list(self._workforce.ordered(task, self.blocks(index)))
+        parts = list(self._pool.ordered(task, self.blocks(index)))
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
     def outputs(self, w: Vector, b: Vector, x: Tensor, index: Tensor) -> Any:
@@ -180,7 +180,7 @@ class Engine:
         def task(block: Tensor) -> Any:
             return self.problem.outputs(w, b, x, block)
 
-        return _joined(list(self._workforce.ordered(task, self.blocks(index))))
+        return _joined(list(self._pool.ordered(task, self.blocks(index))))
 
     def blocks(self, index: Tensor) -> tuple[Tensor, ...]:
         """Samples that are evaluated at a time: all, where they depend on each other."""

@@ -32,7 +32,7 @@ class Measures:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
-class Yardstick:
+class Evaluator:
     """Measures models on data that are all here."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Yardstick:
     def _by_worker(self, w: Vector, b: Vector) -> Measures:
         """Every worker with its own buffers, on its own samples; the mean over workers, by size."""
         found = [
-            Yardstick(self.engine, [mine], self.seed, self.samples, metrics=self.metrics)(w, own)
+            Evaluator(self.engine, [mine], self.seed, self.samples, metrics=self.metrics)(w, own)
             for mine, own in zip(self.owned, b, strict=True)
         ]
         sizes = [len(mine) for mine in self.owned]

@@ -17,7 +17,7 @@ from fednag.data.partition import Partition
 from fednag.problems.metrics import Better, Metric, as_good, improves
 from fednag.problems.problem import Problem
 from fednag.simulate.engine import Engine, Gathered, Memories, first_state
-from fednag.simulate.evaluator import Measures, Yardstick
+from fednag.simulate.evaluator import Evaluator, Measures
 from fednag.simulate.schedule import Indexes, Schedule
 
 MOST_NAMED = 100  # workers refused or missed in a record; all are counted
@@ -169,7 +169,7 @@ class Local:
             chunk=plan.chunk,
             threads=plan.threads,
         )
-        self.yardstick = Yardstick(
+        self.evaluator = Evaluator(
             self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker, plan.metrics
         )
 
@@ -202,10 +202,10 @@ class Local:
 
     def verify(self, server: Vectors, starts: Indexes) -> None:
         self.engine.verify(server, starts)
-        self.yardstick.verify(server.w, self._buffers(server))
+        self.evaluator.verify(server.w, self._buffers(server))
 
     def measure(self, server: Vectors, number: int) -> Measures:
-        return self.yardstick(server.w, self._buffers(server))
+        return self.evaluator(server.w, self._buffers(server))
 
     def _buffers(self, server: Vectors) -> Vector:
         """Those the model is measured with: (k,), or every worker's own, (n, k)."""
