@@ -14,9 +14,8 @@ import torch
 import fednag
 from fednag import FednagError
 from fednag.api import resume_all
-from fednag.clock import load_fleet, read_run
+from fednag.clock import load_fleet, read_run, replay
 from fednag.config import parse
-from fednag.devices import replay
 from fednag.runs.folder import RunFolder
 from fednag.runs.interrupts import Interrupted
 

@@ -26,9 +26,10 @@ from fednag.clock import (
     Transfer,
     Workload,
     load_fleet,
+    replay,
+    shipped,
 )
 from fednag.core.algorithm import payload
-from fednag.devices import replay, shipped
 from fednag.devices.workload import gradients_of
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednag import FednagError
-from fednag.clock import Sample, copy_fleet, load_fleet, read_samples
-from fednag.devices import shipped
+from fednag.clock import Sample, copy_fleet, load_fleet, read_samples, shipped
 from fednag.devices.files import read_fleet, write_fleet
 from fednag.devices.fleet import build
 from fednag.devices.samples import gather, parse_samples, render

@@ -25,10 +25,10 @@ from fednag.clock import (
     distinguished,
     load_fleet,
     read_run,
+    replay,
     replay_runs,
     times_to_target,
 )
-from fednag.devices import replay
 from fednag.devices.transfers import Listener, Peer
 from fednag.planning import Advice, plan
 from fednag.runs.folder import RunFolder, find_runs

@@ -1,0 +1,1 @@
+"""Functions of tensors, made fast: recorded, replayed, spread over threads."""

@@ -1,1 +1,1 @@
-"""Data, splits, models and what they cost."""
+"""Models and losses on data: gradients as PyTorch gives them, metrics."""

@@ -1,1 +1,1 @@
-"""Tables and charts, made from records alone."""
+"""What people see: tables, charts, pages, progress."""

@@ -1,1 +1,1 @@
-"""Runs a federated method on one machine."""
+"""The executor on this machine: workers stacked, spread over threads, evaluated."""
