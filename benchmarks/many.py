@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from fednag.algorithms import ALGORITHMS
+from fednag.core.keys import Draws
 from fednag.data.dataset import Dataset
 from fednag.data.partition import Partition
 from fednag.problems import models
 from fednag.problems.problem import Problem
 from fednag.simulate.run import Plan, simulate
-from fednag.simulate.schedule import Schedule
 from fednag.simulate.tuning import choose
 
 TAU, BATCH, HELD = 5, 64, 128
@@ -32,7 +32,7 @@ def main() -> None:
     problem = Problem(dataset, models.build("logistic", dataset.shape, 10, 0))
     draws = tuple(np.random.default_rng(0).integers(0, len(y), (workers, HELD)))
     algorithm = ALGORITHMS["fednag"]()
-    schedule = Schedule(0, [HELD] * workers, BATCH)
+    schedule = Draws(0, [HELD] * workers, BATCH)
     choice = choose(problem, algorithm, draws, schedule, TAU)
     plan = Plan(
         problem=problem,

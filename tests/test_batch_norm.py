@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import fednag
 from fednag import FedAvg, FedNAG, Mime
 from fednag.config import parse
+from fednag.core.keys import Draws
 from fednag.data import partition
 from fednag.runs.build import Builder, Parts
-from fednag.simulate.schedule import Schedule
 
 SIZES = {"workers": 3, "tau": 3, "iterations": 12, "batch": 6, "quiet": True}
 
@@ -48,7 +48,7 @@ def plain_fedavg(rounds: int = 4) -> nn.Module:
     """FedAvg as everyone writes it: state dictionaries averaged by data size."""
     x, y = samples()
     held = partition.by_size(len(x), 3, 1.0, 0).workers
-    schedule = Schedule(0, [len(mine) for mine in held], 6)
+    schedule = Draws(0, [len(mine) for mine in held], 6)
     shared = net()
     for number in range(rounds):
         states = []

@@ -274,11 +274,11 @@ def test_scaffold_weighs_a_round_by_the_data_that_came(tmp_path: Path) -> None:
         """The simulator's threads, without worker 1."""
 
         def __init__(self) -> None:
+            from fednag.core.keys import Draws
             from fednag.simulate.run import Local
-            from fednag.simulate.schedule import Schedule
 
             sizes = [len(o) for o in plan.owned]
-            self.local = Local(plan, Schedule(plan.seed, sizes, plan.batch))
+            self.local = Local(plan, Draws(plan.seed, sizes, plan.batch))
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.local, name)

@@ -26,13 +26,13 @@ from fednag.algorithms import (
     SlowMo,
 )
 from fednag.core.algorithm import Algorithm, local_round, payload
+from fednag.core.keys import Draws
 from fednag.core.vectors import Vectors
 from fednag.data import partition
 from fednag.data.dataset import Dataset
 from fednag.problems import models
 from fednag.problems.problem import Problem
 from fednag.simulate.run import Plan, State, simulate
-from fednag.simulate.schedule import Schedule
 
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
 
@@ -111,7 +111,7 @@ def test_one_worker_is_torch_nesterov_step_by_step(blobs: Dataset, cls: type, ta
     lr, momentum = 0.1, 0.8
     plan = plan_of(blobs, cls(lr=lr, momentum=momentum), tau=tau)
     plan = replace(plan, partition=plan.partition.pooled())
-    batches = Schedule(plan.seed, [75], plan.batch).batches(0, 0, plan.iterations)
+    batches = Draws(plan.seed, [75], plan.batch).batches(0, 0, plan.iterations)
     module = plan.problem.module_at(plan.problem.initial).train()
     optimiser = torch.optim.SGD(module.parameters(), lr, momentum=momentum, nesterov=True)
     states = {state.iteration: state for state in simulate(plan)}
@@ -140,7 +140,7 @@ def test_the_engine_is_a_plain_torch_loop(
     plan = plan_of(blobs, FedNAG(lr=lr, momentum=momentum), batch=batch, chunk=3, threads=2)
     sizes = plan.partition.sizes.tolist()
     assert min(sizes) < 20 < max(sizes)
-    schedule = Schedule(plan.seed, sizes, batch)
+    schedule = Draws(plan.seed, sizes, batch)
     w = plan.problem.initial
     v = torch.zeros_like(w)
     for first in range(0, plan.iterations, plan.tau):
@@ -187,7 +187,7 @@ def test_mime_is_mimelite_where_there_is_nothing_to_correct(blobs: Dataset) -> N
 @pytest.mark.parametrize("participants", [2, 4])
 def test_scaffold_variates_stay_the_mean_of_the_workers(blobs: Dataset, participants: int) -> None:
     plan = plan_of(blobs, Scaffold(lr=0.1), per_round=participants)
-    schedule = Schedule(plan.seed, plan.partition.sizes.tolist(), plan.batch, participants)
+    schedule = Draws(plan.seed, plan.partition.sizes.tolist(), plan.batch, participants)
     from fednag.simulate.run import Local, _Loop
 
     with Local(replace(plan, chunk=2, threads=1), schedule) as crew:

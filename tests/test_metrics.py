@@ -17,6 +17,7 @@ import fednag
 from commands import Caller
 from fednag import FednagError, Metric
 from fednag.config import parse
+from fednag.core.keys import Draws
 from fednag.core.record import Record
 from fednag.data.dataset import Dataset
 from fednag.problems.metrics import METRICS, measured
@@ -31,7 +32,6 @@ from fednag.show.watch.follow import Follower
 from fednag.show.watch.screen import as_data, plain_line
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan, State, simulate
-from fednag.simulate.schedule import Schedule
 from test_resume import content, killed, the_run
 
 SMALL: dict[str, Any] = {"model": "logistic", "tau": 5, "iterations": 20}
@@ -339,7 +339,7 @@ class Scripted(Local):
     """Trains, but is told what each evaluation finds."""
 
     def __init__(self, plan: Plan, found: list[Measures]) -> None:
-        super().__init__(plan, Schedule(plan.seed, [len(o) for o in plan.owned], plan.batch))
+        super().__init__(plan, Draws(plan.seed, [len(o) for o in plan.owned], plan.batch))
         self.found = found
 
     def measure(self, w: Tensor, number: int) -> Measures:

@@ -17,11 +17,11 @@ from fednag.algorithms import ALGORITHMS
 from fednag.api import run_all
 from fednag.config import parse, read
 from fednag.core.algorithm import Algorithm, Grad
+from fednag.core.keys import Draws
 from fednag.core.vectors import Vectors
 from fednag.data.sets import load
 from fednag.problems.problem import Problem
 from fednag.simulate import tuning
-from fednag.simulate.schedule import Schedule
 from fednag.simulate.tuning import Trial, Turn, choose, sizes
 
 
@@ -65,7 +65,7 @@ def choice_of(
     problem: Problem, workers: int, algorithm: FedNAG = FEDNAG, **options: int
 ) -> tuning.Choice:
     owned = [np.arange(20)] * workers
-    schedule = Schedule(0, [20] * workers, 8)
+    schedule = Draws(0, [20] * workers, 8)
     return choose(problem, algorithm, owned, schedule, 4, **options)
 
 
@@ -179,7 +179,7 @@ def test_the_real_timer_times_every_method(
 ) -> None:
     monkeypatch.setattr(tuning, "PATIENCE", 0.0)
     owned = [np.arange(size) for size in (20, 300, 40, 5, 60, 70, 80, 90)]
-    schedule = Schedule(0, [len(mine) for mine in owned], batch)
+    schedule = Draws(0, [len(mine) for mine in owned], batch)
     choice = choose(problem, algorithm(), owned, schedule, 3, threads=2)
     assert choice.chunk in sizes(8, 2)
     assert set(choice.seconds) <= set(sizes(8, 2))
@@ -188,7 +188,7 @@ def test_the_real_timer_times_every_method(
 
 def test_what_others_compute_does_not_count(problem: Problem) -> None:
     """A thread that sleeps, as one does that waits for a core, takes no processor time."""
-    owned, schedule = [np.arange(20)] * 4, Schedule(0, [20] * 4, 8)
+    owned, schedule = [np.arange(20)] * 4, Draws(0, [20] * 4, 8)
 
     class Slept(FedNAG):
         def end(
@@ -219,7 +219,7 @@ def test_what_a_round_costs_besides_is_not_taken_for_its_iterations(problem: Pro
                 pass
             return super().end(local, sent, mine, full, steps)
 
-    trial = Trial(problem, Ending(), [np.arange(20)] * 4, Schedule(0, [20] * 4, 8), 20)
+    trial = Trial(problem, Ending(), [np.arange(20)] * 4, Draws(0, [20] * 4, 8), 20)
     assert trial.step < 0.02 / 5
     assert trial.steps(4) == 20
 

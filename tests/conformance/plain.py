@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fednag.core.keys import Draws
 from fednag.data import partition
-from fednag.simulate.schedule import Schedule
 
 Tensors = dict[str, Tensor]
 Loss = Callable[[Any, Tensor], Tensor]
@@ -148,7 +148,7 @@ def train(
     s = settings
     held = partition.by_size(len(x), s.workers, s.skew, s.seed).workers
     sizes = [len(mine) for mine in held]
-    schedule = Schedule(s.seed, sizes, s.batch)
+    schedule = Draws(s.seed, sizes, s.batch)
     rule = loss_of(loss, y, s.dtype)
     server = twin(module, s.dtype)
     workers = [Worker(twin(module, s.dtype), x[mine], y[mine], rule, s.dtype) for mine in held]

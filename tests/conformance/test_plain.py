@@ -11,9 +11,9 @@ from plain import Settings, train
 from test_conformance import plainly
 from torch import nn
 
+from fednag.core.keys import Draws
 from fednag.data import partition
 from fednag.errors import FednagError
-from fednag.simulate.schedule import Schedule
 
 
 def test_one_worker_is_torch_nesterov() -> None:
@@ -27,7 +27,7 @@ def test_one_worker_is_torch_nesterov() -> None:
     optimiser = torch.optim.SGD(
         module.parameters(), settings.lr, momentum=settings.momentum, nesterov=True
     )
-    for positions in Schedule(settings.seed, [20], 6).batches(0, 0, 7):
+    for positions in Draws(settings.seed, [20], 6).batches(0, 0, 7):
         optimiser.zero_grad()
         index = torch.from_numpy(held[positions])
         nn.functional.cross_entropy(module(x[index]), y[index]).backward()

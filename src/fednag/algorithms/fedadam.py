@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fednag.core.algorithm import Algorithm, Decay, Grad, Positive
+from fednag.core.algorithm import Algorithm, Decay, Grad, News, Positive
 from fednag.core.vectors import Vector, Vectors
 
 
@@ -25,9 +25,9 @@ class FedAdam(Algorithm):
     ``m`` is a displacement, ``s`` a squared one that starts at ``adaptivity`` squared.
 
     >>> import torch
-    >>> from fednag import FedAdam, Vectors
+    >>> from fednag import FedAdam, News, Vectors
     >>> rule = FedAdam(server_lr=0.1)
-    >>> rule.update(rule.init(torch.zeros(2)), Vectors(w=torch.ones(2)), share=1.0).w
+    >>> rule.update(rule.init(torch.zeros(2)), Vectors(w=torch.ones(2)), News()).w
     tensor([0.0990, 0.0990])
     """
 
@@ -45,7 +45,7 @@ class FedAdam(Algorithm):
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         return Vectors(w=local.w - self.lr * grad(local.w))
 
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         u = mean.w - server.w
         m = self.momentum * server.m + (1 - self.momentum) * u
         s = self.second * server.s + (1 - self.second) * u**2

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fednag.core.algorithm import Algorithm, Decay, Grad, Positive
+from fednag.core.algorithm import Algorithm, Decay, FullGradient, Grad, News, Positive, WorkerData
 from fednag.core.vectors import Vector, Vectors
 
 
@@ -49,11 +49,11 @@ class MimeLite(Algorithm):
         return Vectors(w=local.w - self.lr * mixed)
 
     def end(
-        self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
     ) -> tuple[Vectors, Vectors]:
-        return Vectors(w=local.w, g=full(sent.w)), mine
+        return Vectors(w=local.w, g=data.gradient(sent.w)), mine
 
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         return Vectors(w=mean.w, v=(1 - self.momentum) * mean.g + self.momentum * server.v)
 
 
@@ -72,8 +72,8 @@ class Mime(Algorithm):
     ``v`` and ``c`` are gradients: they point uphill. Costs two gradients a local iteration.
 
     >>> from fednag import Mime
-    >>> Mime().probes, Mime().down, Mime().up
-    (True, ('w', 'v', 'c'), ('w',))
+    >>> [type(stage).__name__ for stage in Mime().stages], Mime().down, Mime().up
+    (['FullGradient', 'Mime'], ('w', 'v', 'c'), ('w',))
     """
 
     lr: Positive = 0.01
@@ -82,17 +82,17 @@ class Mime(Algorithm):
     elementwise = True
 
     down = ("w", "v", "c")
-    probes = True
+
+    @property
+    def stages(self) -> tuple[Algorithm, ...]:
+        return FullGradient(into="c"), self
 
     def init(self, w: Vector) -> Vectors:
         return Vectors(w=w, v=torch.zeros_like(w), c=torch.zeros_like(w))
-
-    def probed(self, server: Vectors, g: Vector) -> Vectors:
-        return server.but(c=g)
 
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         g = grad(local.w) - grad(sent.w) + sent.c
         return Vectors(w=local.w - self.lr * ((1 - self.momentum) * g + self.momentum * sent.v))
 
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         return server.but(w=mean.w, v=(1 - self.momentum) * server.c + self.momentum * server.v)

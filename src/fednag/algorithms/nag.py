@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fednag.core.algorithm import Algorithm, Grad, NonNegative, Positive
+from fednag.core.algorithm import Algorithm, Grad, NonNegative, Positive, WorkerData
 from fednag.core.vectors import Vector, Vectors
 
 
@@ -95,6 +95,6 @@ class FedNAGLocal(Algorithm):
         return nesterov(local, grad, self.lr, self.momentum)
 
     def end(
-        self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
     ) -> tuple[Vectors, Vectors]:
         return Vectors(w=local.w), Vectors(v=local.v)

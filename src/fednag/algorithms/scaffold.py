@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fednag.core.algorithm import Algorithm, Grad, Positive
+from fednag.core.algorithm import Algorithm, Grad, News, Positive, WorkerData
 from fednag.core.vectors import Vector, Vectors
 
 
@@ -51,10 +51,10 @@ class Scaffold(Algorithm):
         return Vectors(w=local.w - self.lr * (grad(local.w) - mine.c + sent.c))
 
     def end(
-        self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
     ) -> tuple[Vectors, Vectors]:
         c = mine.c - sent.c + (sent.w - local.w) / (steps * self.lr)
         return Vectors(dw=local.w - sent.w, dc=c - mine.c), Vectors(c=c)
 
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
-        return Vectors(w=server.w + self.server_lr * mean.dw, c=server.c + share * mean.dc)
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
+        return Vectors(w=server.w + self.server_lr * mean.dw, c=server.c + news.share * mean.dc)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fednag.core.algorithm import Algorithm, Grad, NonNegative, Positive
+from fednag.core.algorithm import Algorithm, Grad, News, NonNegative, Positive
 from fednag.core.vectors import Vector, Vectors
 
 
@@ -24,9 +24,9 @@ class FedMom(Algorithm):
     ``v`` is a point: the mean of the workers' models, w(0) at first.
 
     >>> import torch
-    >>> from fednag import FedMom, Vectors
+    >>> from fednag import FedMom, News, Vectors
     >>> server = Vectors(w=torch.ones(2), v=torch.ones(2))
-    >>> FedMom(momentum=0.5).update(server, Vectors(w=torch.zeros(2)), share=1.0).w
+    >>> FedMom(momentum=0.5).update(server, Vectors(w=torch.zeros(2)), News()).w
     tensor([-0.5000, -0.5000])
     """
 
@@ -41,7 +41,7 @@ class FedMom(Algorithm):
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         return Vectors(w=local.w - self.lr * grad(local.w))
 
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         v = mean.w
         return Vectors(w=v + self.momentum * (v - server.v), v=v)
 
@@ -60,9 +60,9 @@ class SlowMo(Algorithm):
     ``v`` is a scaled displacement, a sum of gradients: it points uphill.
 
     >>> import torch
-    >>> from fednag import SlowMo, Vectors
+    >>> from fednag import SlowMo, News, Vectors
     >>> server = Vectors(w=torch.ones(2), v=torch.zeros(2))
-    >>> SlowMo(lr=0.1, momentum=0.5).update(server, Vectors(w=torch.zeros(2)), share=1.0).v
+    >>> SlowMo(lr=0.1, momentum=0.5).update(server, Vectors(w=torch.zeros(2)), News()).v
     tensor([10., 10.])
     """
 
@@ -78,7 +78,7 @@ class SlowMo(Algorithm):
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         return Vectors(w=local.w - self.lr * grad(local.w))
 
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         v = self.momentum * server.v + (server.w - mean.w) / self.lr
         return Vectors(w=server.w - self.slow_lr * self.lr * v, v=v)
 
@@ -98,9 +98,9 @@ class FedAvgM(Algorithm):
     ``slow_lr`` 1, in other units.
 
     >>> import torch
-    >>> from fednag import FedAvgM, Vectors
+    >>> from fednag import FedAvgM, News, Vectors
     >>> server = Vectors(w=torch.ones(2), v=torch.ones(2))
-    >>> FedAvgM(momentum=0.5).update(server, Vectors(w=torch.zeros(2)), share=1.0).w
+    >>> FedAvgM(momentum=0.5).update(server, Vectors(w=torch.zeros(2)), News()).w
     tensor([-0.5000, -0.5000])
     """
 
@@ -116,6 +116,6 @@ class FedAvgM(Algorithm):
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         return Vectors(w=local.w - self.lr * grad(local.w))
 
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         v = self.momentum * server.v + (server.w - mean.w)
         return Vectors(w=server.w - self.server_lr * v, v=v)

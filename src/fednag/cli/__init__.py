@@ -231,18 +231,23 @@ def algorithms(json: Json = False) -> None:
         meaning = (cls.__doc__ or "").strip().splitlines()[0]
         numbers = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]
         down, up = ((), ()) if cls.pooled else (cls.down, cls.up)
-        sent = {"down": list(down), "up": list(up), "probes": cls.probes}
+        sent = {"down": list(down), "up": list(up), "stages": _stages(cls)}
         rows.append({"name": name, "meaning": meaning, **sent, "numbers": numbers})
     if json:
         print_json(rows)
         return
     table = Table("name", "what it does", "down", "up", "numbers (defaults)")
     for row in rows:
-        probe = " + probe" if row["probes"] else ""
+        probe = " + full gradient" if row["stages"] > 1 else ""
         ways = [(" ".join(row[way]) or "-") + probe for way in ("down", "up")]
         listed = ", ".join(f"{key}={default}" for key, default in row["numbers"].items())
         table.add_row(row["name"], row["meaning"], *ways, listed)
     console().print(table)
+
+
+def _stages(cls: type[Algorithm]) -> int:
+    """Exchanges of a round, of a method whose numbers all have defaults."""
+    return len(cls().stages)
 
 
 def main() -> None:

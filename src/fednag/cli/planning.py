@@ -67,7 +67,7 @@ def time_plan(
     """
     from fednag.cli.time import remarks
     from fednag.config import override, read
-    from fednag.devices.attendance import notes_on
+    from fednag.devices.executor import notes_on
     from fednag.devices.fleet import load_fleet
     from fednag.planning import DIGITS, METHODS, candidates, plan, plan_name
     from fednag.runs.interrupts import Interrupted, Watch

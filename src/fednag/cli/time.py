@@ -82,7 +82,7 @@ def time_replay(
     """
     from fednag.clock.runs import common_target, distinguished
     from fednag.clock.summary import replay_runs, times_to_target, where_time_goes
-    from fednag.devices.attendance import notes_on
+    from fednag.devices.executor import notes_on
     from fednag.devices.fleet import load_fleet
     from fednag.runs.folder import find_runs
     from fednag.runs.targets import given_target, settled
@@ -179,8 +179,8 @@ def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
                 f"{label} is centralised: all data are on {fleet.device(0).name}, and nothing "
                 "travels"
             )
-        if load.full or load.probes:
-            notes.append(f"{label} computes full gradients too, {load.full + load.probes} a round")
+        if load.full:
+            notes.append(f"{label} computes full gradients too, {load.full} a round")
     if any(run.workload.per_round not in (None, run.workload.workers) for run in runs):
         notes.append("in each round the workers are those the run drew; the others wait")
     if any(run.experiment.clock.fleet for run in runs):

@@ -17,7 +17,7 @@ from fednag.devices.replay import Clock, Played, Replay, replay
 from fednag.devices.samples import Sample, read_samples, write_samples
 from fednag.devices.shipped import copy_fleet, shipped
 from fednag.devices.times import Bootstrap, Lognormal, Recorded, Times, Transfer
-from fednag.devices.workload import Exchange, Workload
+from fednag.devices.workload import Exchange, Stage, Workload
 
 __all__ = [
     "Aggregation",
@@ -35,6 +35,7 @@ __all__ = [
     "Replay",
     "Row",
     "Sample",
+    "Stage",
     "Timed",
     "TimedRun",
     "Times",

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from fednag.config import Experiment
+from fednag.core.keys import Draws
 from fednag.devices.samples import AGGREGATION, AGGREGATOR, Sample
 from fednag.errors import FednagError
 from fednag.problems.flops import training_flops
 from fednag.simulate.engine import Engine, first_state
 from fednag.simulate.run import Plan
-from fednag.simulate.schedule import Schedule
 
 WARM_UP = 3  # iterations that are not counted: the first ones record the model
 
@@ -25,7 +25,7 @@ def reference(plan: Plan, experiment: Experiment) -> dict[str, Any]:
     flops = training_flops(problem.module, problem.features(problem.x[:2]))
     if flops is None:
         raise FednagError("model: its operations cannot be counted; sample another model")
-    width = Schedule(0, [len(plan.owned[0])], plan.batch).width
+    width = Draws(0, [len(plan.owned[0])], plan.batch).width
     return {
         "model": experiment.model.name,
         "data": experiment.data.name,
@@ -37,16 +37,16 @@ def reference(plan: Plan, experiment: Experiment) -> dict[str, Any]:
 def iteration_samples(plan: Plan, device: str, count: int) -> list[Sample]:
     """Seconds of single local iterations, one after the other, of the plan's first worker."""
     owned = plan.owned[:1]
-    schedule = Schedule(plan.seed, [len(owned[0])], plan.batch)
+    draws = Draws(plan.seed, [len(owned[0])], plan.batch)
     worker, starts = np.array([0]), np.zeros(1, dtype=np.int64)
     found = []
-    engine = Engine(plan.problem, plan.algorithm, owned, schedule, chunk=1, threads=1)
+    engine = Engine(plan.problem, plan.scheme, owned, draws, chunk=1, threads=1)
     with engine:
         server = first_state(plan.algorithm, plan.problem)
         for number in range(count + WARM_UP):
             starts[0] = number
             began = time.perf_counter()
-            engine.round(server, worker, starts, 1, 0)  # 0: nothing is compared while it is timed
+            engine.once(server, worker, starts, 1)
             seconds = time.perf_counter() - began
             if number >= WARM_UP:
                 found.append(Sample(device, "iteration", None, seconds))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participants, read
-from fednag.core.algorithm import payload
 from fednag.core.record import Record
-from fednag.devices.workload import Workload, from_facts, gradients_of
+from fednag.devices.workload import Stage, Workload, from_facts, stages_of
 from fednag.errors import FednagError
 from fednag.problems.flops import named_flops
 from fednag.runs.folder import RunFolder
@@ -82,6 +81,7 @@ def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
             batch=training.batch,
             seed=experiment.seed,
             per_round=participants(experiment, len(facts["sizes"])),
+            rounds=(each for record in records for each in record.rounds),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FednagError(
@@ -122,22 +122,19 @@ def _derived(
     workers, samples = int(info["workers"]), int(info["samples"])
     if experiment.split.kind != "iid":
         notes.append("run.json has no sizes of workers: they are taken to be equal")
-    width = 8 if experiment.engine.dtype == "float64" else 4
     facts: dict[str, Any] = {
         "flops": counted,
-        "vector": int(info["parameters"]) * width,
         "sizes": [samples // workers + (i < samples % workers) for i in range(workers)],
     }
     if known:
         algorithm = build_algorithm(experiment.algorithm)
         w = torch.empty(int(info["parameters"]), dtype=getattr(torch, experiment.engine.dtype))
-        facts["down"], facts["up"] = payload(algorithm, algorithm.init(w))
-        facts["gradients"], facts["full"] = gradients_of(algorithm)
-        return facts | {"probes": algorithm.probes, "pooled": algorithm.pooled}
+        stages = [asdict(stage) for stage in stages_of(algorithm, algorithm.init(w))]
+        return facts | {"stages": stages, "pooled": algorithm.pooled}
     times = max(1, records[-1].round * participants(experiment, workers))
     notes.append("its method came from Python: sizes are its records', one gradient an iteration")
-    sent = {"down": records[-1].bytes_down // times, "up": records[-1].bytes_up // times}
-    return facts | sent | {"gradients": 1, "full": 0, "probes": False, "pooled": False}
+    sent = Stage(records[-1].bytes_down // times, records[-1].bytes_up // times)
+    return facts | {"stages": [asdict(sent)], "pooled": False}
 
 
 def distinguished(runs: Sequence[TimedRun]) -> tuple[list[TimedRun], list[str]]:

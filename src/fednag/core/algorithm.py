@@ -1,4 +1,4 @@
-"""The contract every method fulfils, and the round, written once.
+"""The contract every method fulfils.
 
 An algorithm is a frozen dataclass: its fields are its numbers, its methods are pure rules on flat
 vectors. It holds both halves, the worker's and the server's. What travels between them is declared
@@ -8,8 +8,9 @@ in ``down`` and ``up``, so payloads can be counted before a run, and is all they
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Annotated, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Protocol
 
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -25,6 +26,40 @@ BUFFERS = "buffers"
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Decay = Annotated[float, Ge(0), Lt(1)]
+
+
+class WorkerData(Protocol):
+    """All the data of the worker whose rules run: a row for each of n stacked workers."""
+
+    def gradient(self, w: Vector) -> Vector:
+        """The gradient of the loss over all its data at ``w``, (n, d)."""
+
+    def loss(self, w: Vector) -> Vector:
+        """The loss over all its data at ``w``, (n, 1)."""
+
+
+@dataclass(frozen=True, eq=False)
+class News:
+    """What the server learnt from an exchange with its workers.
+
+    >>> from fednag import News
+    >>> News(share=0.5).share
+    0.5
+    """
+
+    share: float = 1.0
+    """The part of all data that is in the mean: 1 when everyone took part."""
+    steps: float = 0.0
+    """Local iterations, the mean over the workers in it."""
+    staleness: tuple[int, ...] = ()
+    """How many rounds ago each of them was sent what it started from: 0 for this round."""
+    seconds: float = 0.0
+    """When it was over, on the run's clock."""
+    round: int = 0
+    iteration: int = 0
+    told: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Numbers a controller had workers report."""
+    missed: tuple[int, ...] = ()
 
 
 class Algorithm(ABC):
@@ -51,13 +86,18 @@ class Algorithm(ABC):
     """Vectors of the server sent to every participant at the start of a round."""
     up: ClassVar[tuple[str, ...]] = ("w",)
     """Vectors every participant returns; the server sees only their weighted mean."""
-    probes: ClassVar[bool] = False
-    """Before the round proper, participants send their full gradient at the server's ``w``."""
+    asks: ClassVar[bool] = False
+    """A stage that only asks something of the workers: they do no local iterations."""
     elementwise: ClassVar[bool] = False
     """Every rule treats each coordinate alone (no norms, no sorting, no branches on values), so
     that n workers may be stacked as (n, d). Otherwise they are computed one by one, as (1, d)."""
     pooled: ClassVar[bool] = False
     """A centralised baseline: one worker holds all the data and nothing travels."""
+
+    @property
+    def stages(self) -> tuple[Algorithm, ...]:
+        """The exchanges of a round, in order; a method that asks for something first has two."""
+        return (self,)
 
     def init(self, w: Vector) -> Vectors:
         """The server's state before the first round."""
@@ -66,10 +106,6 @@ class Algorithm(ABC):
     def memory(self, w: Vector) -> Vectors:
         """What a worker keeps between rounds, before its first."""
         return Vectors()
-
-    def probed(self, server: Vectors, g: Vector) -> Vectors:
-        """The server's state once it knows ``g``, the mean full gradient (if it ``probes``)."""
-        return server
 
     def begin(self, sent: Vectors, mine: Vectors) -> Vectors:
         """The worker's state before its first local iteration."""
@@ -80,24 +116,51 @@ class Algorithm(ABC):
         """One local iteration."""
 
     def end(
-        self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
     ) -> tuple[Vectors, Vectors]:
         """What the worker returns, and what it keeps, after ``steps`` local iterations.
 
-        ``full`` gives the worker's gradient over all its data.
+        ``data.gradient(w)`` and ``data.loss(w)`` are over all the worker's data.
         """
         return local.pick(self.up), mine
 
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
-        """The server's new state from the weighted mean of what came up.
-
-        ``share`` is the part of all data that took part in the round: 1 when everyone did.
-        """
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
+        """The server's vectors that change, from the weighted mean of what came up."""
         return server.but(**mean)
+
+
+@dataclass(frozen=True)
+class FullGradient(Algorithm):
+    """A stage that asks for the mean full gradient at the server's ``w``; it becomes ``into``.
+
+    >>> from fednag.core.algorithm import FullGradient
+    >>> FullGradient(into="c").up
+    ('g',)
+    """
+
+    into: str = "g"
+
+    up = ("g",)
+    asks = True
+    elementwise = True
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return local
+
+    def end(
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
+    ) -> tuple[Vectors, Vectors]:
+        return Vectors(g=data.gradient(sent.w)), mine
+
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
+        return Vectors(**{self.into: mean.g})
 
 
 Step = Callable[[Vectors, Grad, Vectors, Vectors], Vectors]
 """One local iteration: (local, grad, sent, mine) -> local."""
+
+Observe = Callable[[Vectors, Vectors, WorkerData], Mapping[str, Vector]]
+"""(local, sent, data) -> numbers to report, (n, 1) each."""
 
 
 def local_round(
@@ -105,12 +168,14 @@ def local_round(
     sent: Vectors,
     mine: Vectors,
     grads: Iterable[Grad],
-    full: Grad,
+    data: WorkerData,
     step: Step | None = None,
-) -> tuple[Vectors, Vectors]:
-    """A worker's half of a round: one local iteration for each gradient in ``grads``.
+    observe: Observe | None = None,
+) -> tuple[Vectors, Vectors, Mapping[str, Vector]]:
+    """A worker's half of an exchange: one local iteration for each gradient in ``grads``.
 
-    ``step`` is ``algorithm.step``, or a faster way to do the same.
+    Gives what it returns, what it keeps, and what ``observe`` has it report. ``step`` is
+    ``algorithm.step``, or a faster way to do the same.
     """
     step = step or algorithm.step
     local = algorithm.begin(sent, mine)
@@ -120,39 +185,49 @@ def local_round(
         if not isinstance(local, Vectors):
             raise TypeError(f"{type(algorithm).__name__}.step must return Vectors, not {local!r}")
         steps += 1
-    return algorithm.end(local, sent, mine, full, steps)
+    up, kept = algorithm.end(local, sent, mine, data, steps)
+    return up, kept, observe(local, sent, data) if observe else {}
 
 
-def server_round(algorithm: Algorithm, server: Vectors, mean: Vectors, share: float) -> Vectors:
-    """The server's half of a round."""
+def server_round(algorithm: Algorithm, server: Vectors, mean: Vectors, news: News) -> Vectors:
+    """The server's half of an exchange."""
     missing = set(algorithm.up) - set(mean)
     if missing:
         raise ValueError(f"{algorithm!r} declares {sorted(missing)} in up but did not return them")
-    return algorithm.update(server, mean, share)
+    return server.but(**algorithm.update(server, mean, news))
 
 
-def payload(algorithm: Algorithm, server: Vectors) -> tuple[int, int]:
-    """Bytes (down, up) one participant exchanges in one round; a probe costs one vector each way.
+def payloads(algorithm: Algorithm, server: Vectors) -> list[tuple[int, int]]:
+    """Bytes (down, up) one participant exchanges in each stage of a round.
 
     Counted is what the rules really return, a number as a number. Nothing travels in a centralised
     run.
     """
     if algorithm.pooled:
-        return 0, 0
+        return [(0, 0) for _ in algorithm.stages]
     rules = server.without(BUFFERS)
-    vector = rules.w.nbytes if algorithm.probes else 0
     buffers = server.nbytes - rules.nbytes
-    exchanges = 2 if algorithm.probes else 1
-    down = rules.pick(algorithm.down).nbytes + vector + exchanges * buffers
-    return down, _returned(algorithm, rules.w) + vector + buffers
+    return [
+        (
+            rules.pick(stage.down).nbytes + buffers,
+            _returned(algorithm, stage, rules.w) + (0 if stage.asks else buffers),
+        )
+        for stage in algorithm.stages
+    ]
 
 
-def _returned(algorithm: Algorithm, w: Vector) -> int:
+def payload(algorithm: Algorithm, server: Vectors) -> tuple[int, int]:
+    """Bytes (down, up) one participant exchanges in one round."""
+    stages = payloads(algorithm, server)
+    return sum(down for down, _ in stages), sum(up for _, up in stages)
+
+
+def _returned(algorithm: Algorithm, stage: Algorithm, w: Vector) -> int:
     """Bytes a worker returns: found by what the rules give for two short vectors."""
     try:
-        (short, first), (longer, second) = ((d, _sizes(algorithm, w[:1], d)) for d in (3, 5))
+        (short, first), (longer, second) = ((d, _sizes(algorithm, stage, w[:1], d)) for d in (3, 5))
     except Exception:  # its own training will tell what is wrong
-        return len(algorithm.up) * w.nbytes
+        return len(stage.up) * w.nbytes
     total = 0
     for name, size in first.items():
         slope = (second[name] - size) // (longer - short)
@@ -160,9 +235,19 @@ def _returned(algorithm: Algorithm, w: Vector) -> int:
     return total * w.element_size()
 
 
-def _sizes(algorithm: Algorithm, like: Vector, d: int) -> dict[str, int]:
+def _sizes(algorithm: Algorithm, stage: Algorithm, like: Vector, d: int) -> dict[str, int]:
     w = torch.linspace(0.5, 1, d).to(like)
-    sent = algorithm.init(w).pick(algorithm.down).map(lambda vector: vector.expand(1, -1))
+    sent = algorithm.init(w).pick(stage.down).map(lambda vector: vector.expand(1, -1))
     mine = algorithm.memory(w).map(lambda vector: vector.expand(1, -1))
-    up, _ = local_round(algorithm, sent, mine, [torch.ones_like], torch.ones_like)
+    up, _, _ = local_round(stage, sent, mine, [torch.ones_like], Slopes(torch.ones_like))
     return {name: vector.shape[-1] if vector.dim() else 1 for name, vector in up.items()}
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Worker data made of a gradient alone, to try rules on; its loss is 1 everywhere."""
+
+    gradient: Grad
+
+    def loss(self, w: Vector) -> Vector:
+        return torch.ones_like(w[..., :1])

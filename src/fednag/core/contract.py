@@ -6,12 +6,12 @@ import inspect
 
 import torch
 
-from fednag.core.algorithm import Algorithm, local_round
+from fednag.core.algorithm import Algorithm, News, Slopes, local_round
 from fednag.core.vectors import Vector, Vectors
 from fednag.errors import FednagError
 
 SIZE, WORKERS = 5, 3  # of the vectors and stacks the rules are tried on
-RULES = ("init", "memory", "probed", "begin", "step", "end", "update")
+RULES = ("init", "memory", "begin", "step", "end", "update")
 
 
 def check(algorithm: Algorithm) -> None:
@@ -55,15 +55,12 @@ def _returned(algorithm: Algorithm) -> None:
     w = torch.linspace(0.3, 1.5, SIZE, dtype=torch.float64)
     server = algorithm.init(w)
     _holds(f"{name}.init", server, {"w", *algorithm.down}, "down")
-    if algorithm.probes:
-        server = algorithm.probed(server, w)
-        _holds(f"{name}.probed", server, {"w", *algorithm.down}, "down")
     sent = server.pick(algorithm.down).map(lambda vector: vector.expand(1, -1))
     mine = algorithm.memory(w).map(lambda vector: vector.expand(1, -1))
     local = algorithm.step(algorithm.begin(sent, mine), torch.zeros_like, sent, mine)
     if type(algorithm).end is Algorithm.end:
         _holds(f"{name}.step", local, set(algorithm.up), "up")
-    up, kept = local_round(algorithm, sent, mine, [torch.zeros_like], torch.zeros_like)
+    up, kept, _ = local_round(algorithm, sent, mine, [torch.zeros_like], Slopes(torch.zeros_like))
     _holds(f"{name}.end", up, set(algorithm.up), "up")
     for key, vector in up.items():
         if key not in algorithm.up:
@@ -79,7 +76,7 @@ def _returned(algorithm: Algorithm) -> None:
     if lost := sorted(set(mine) - set(kept)):
         raise FednagError(f"{name}.end: must keep {', '.join(lost)} too, as memory has it")
     mean = up.map(lambda vector: vector.reshape(-1))
-    _holds(f"{name}.update", algorithm.update(server, mean, 1.0), {"w", *algorithm.down}, "down")
+    _holds(f"{name}.update", algorithm.update(server, mean, News()), set(), "down")
 
 
 def _repeats(algorithm: Algorithm) -> None:
@@ -114,8 +111,6 @@ def _given(algorithm: Algorithm) -> tuple[Vectors, Vectors]:
     """What some workers were sent, and what they keep: (n, d), all numbers different."""
     w = torch.linspace(0.3, 1.5, SIZE, dtype=torch.float64)
     server = algorithm.init(w)
-    if algorithm.probes:
-        server = algorithm.probed(server, w.flip(0))
     sent = server.pick(algorithm.down)
     scale = torch.linspace(0.8, 1.3, WORKERS, dtype=torch.float64).unsqueeze(1)
     return (
@@ -132,7 +127,7 @@ def _round(algorithm: Algorithm, given: tuple[Vectors, ...], worker: int | None 
     def grad(w: Vector) -> Vector:
         return own * w.sin() + 0.1 * own
 
-    up, kept = local_round(algorithm, sent, mine, [grad, grad], grad)
+    up, kept, _ = local_round(algorithm, sent, mine, [grad, grad], Slopes(grad))
     together = {f"up.{name}": vector for name, vector in up.items()}
     together |= {f"kept.{name}": vector for name, vector in kept.items()}
     rows = WORKERS if worker is None else 1

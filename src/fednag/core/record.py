@@ -10,6 +10,17 @@ MAY_BE_NONE = ("loss", "accuracy", "train_accuracy", "test_loss")
 
 
 @dataclass(frozen=True)
+class RoundFacts:
+    """A round that was not the plain one: other workers, other steps or other bytes."""
+
+    round: int
+    cohort: tuple[int, ...]
+    steps: tuple[int, ...]  # of each of them
+    down: int  # bytes, all together
+    up: int
+
+
+@dataclass(frozen=True)
 class Record:
     """One evaluation. Bytes and seconds count from the start of the run."""
 
@@ -31,6 +42,9 @@ class Record:
     test_loss: float | None = None  # mean over the test samples; None without any
     # On the test set, those that were asked for; None where one is not defined.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    # Since the record before this one. A plain round is not listed: its workers are those the seed
+    # draws, and they did tau local iterations each.
+    rounds: tuple[RoundFacts, ...] = ()
 
     def measured(self, measure: str) -> float | None:
         """The loss, the accuracy or a metric, by its name; None if it was not measured."""
@@ -45,6 +59,8 @@ class Record:
             del fields["test_loss"]
         if not self.metrics:
             del fields["metrics"]
+        if not self.rounds:
+            del fields["rounds"]
         if self.worker_losses is None:
             del fields["worker_losses"]
         if not self.refusals:

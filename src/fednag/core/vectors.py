@@ -70,6 +70,10 @@ class Vectors(Mapping[str, Vector]):
         """The same names, each vector passed through ``function``."""
         return Vectors(**{name: function(vector) for name, vector in self.items()})
 
+    def map_named(self, function: Callable[[str, Vector], Vector]) -> Vectors:
+        """The same names, each vector passed through ``function`` with its name."""
+        return Vectors(**{name: function(name, vector) for name, vector in self.items()})
+
     def map_with(self, other: Vectors, function: Callable[[Vector, Vector], Vector]) -> Vectors:
         """The same names, each vector combined with its namesake in ``other``."""
         return Vectors(**{name: function(vector, other[name]) for name, vector in self.items()})

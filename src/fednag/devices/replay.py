@@ -17,19 +17,18 @@ from math import inf, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from fednag.core.keys import AGGREGATOR, DELAYS, Indexes
 from fednag.devices.fleet import Device, Fleet
 from fednag.devices.workload import Exchange, Workload
 from fednag.errors import FednagError
-from fednag.simulate.schedule import Indexes
 
-DELAYS, AGGREGATOR = 7, 8  # the streams of these draws, apart from those of training
 PARTS = ("compute", "down", "up")  # of a worker's busy time, in the order of the tables here
 
 Table = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Legs:
+class Delays:
     """Seconds one worker is busy in an exchange."""
 
     down: float
@@ -66,10 +65,10 @@ class Played:
 class Clock:
     """A fleet doing a workload, with the delays of one seed.
 
-    >>> from fednag.clock import Clock, Workload, load_fleet
+    >>> from fednag.clock import Clock, Stage, Workload, load_fleet
     >>> work = Workload(
-    ...     tau=5, iterations=12, batch=10, seed=0, sizes=(100, 40),
-    ...     flops=1e6, down=80, up=80, vector=80,
+    ...     tau=5, iterations=12, batch=10, seed=0, sizes=(100, 40), flops=1e6,
+    ...     stages=(Stage(down=80, up=80),),
     ... )
     >>> played = Clock(load_fleet("lan"), work, seed=0).round(1, [0, 1], start=0.0)
     >>> played.arrived, played.end > 0
@@ -80,11 +79,11 @@ class Clock:
     workload: Workload
     seed: int
 
-    def legs(self, number: int, worker: int, phase: int, exchange: Exchange) -> Legs:
+    def delays(self, number: int, worker: int, phase: int, exchange: Exchange) -> Delays:
         """A worker's delays in one exchange of a round."""
         device = self.fleet.device(worker)
         rng = np.random.default_rng([self.seed, DELAYS, number, worker, phase])
-        first = (number - 1) * self.workload.tau
+        first = self.workload.before(number)
         # Transfers are drawn first: how long computing takes does not change them.
         down = device.down.draw(rng, exchange.down, number - 1)
         up = device.up.draw(rng, exchange.up, number - 1)
@@ -92,7 +91,7 @@ class Clock:
         for count, flops in exchange.compute:
             compute += device.compute.draw(rng, count, flops, first)
             first += count
-        return Legs(down, compute, up)
+        return Delays(down, compute, up)
 
     def round(
         self,
@@ -118,13 +117,12 @@ class Clock:
             there = [i for i in there if i not in absent]
         late: list[int] = []
         busy = {worker: np.zeros(3) for worker in devices}
-        steps = workload.steps(number)
         now, spent = start, 0.0
-        plans = {worker: workload.exchanges(worker, steps) for worker in there}
+        plans = {worker: workload.exchanges(number, worker) for worker in there}
         phases = len(plans[there[0]]) if there else 0
         for phase in range(phases):
-            legs = {i: self.legs(number, i, phase, plans[i][phase]) for i in there}
-            arrivals = {i: self._arrival(i, legs[i], now) for i in there}
+            delays = {i: self.delays(number, i, phase, plans[i][phase]) for i in there}
+            arrivals = {i: self._arrival(i, delays[i], now) for i in there}
             limit = inf if deadline is None or workload.pooled else now + deadline
             out = [i for i in there if leave_out and (arrivals[i] > limit or arrivals[i] == inf)]
             there = [i for i in there if i not in out]
@@ -132,34 +130,40 @@ class Clock:
             if out:
                 end = limit if isfinite(limit) else end
             for worker in there:
-                busy[worker] += [legs[worker].compute, legs[worker].down, legs[worker].up]
+                busy[worker] += [delays[worker].compute, delays[worker].down, delays[worker].up]
             for worker in out:
-                busy[worker] += legs[worker].until(devices[worker], now, end)
+                busy[worker] += delays[worker].until(devices[worker], now, end)
             late += out
             if not isfinite(end):
                 self._never(there, arrivals, number)
             now = end
             if not there:
                 break
-            work = self._aggregation(number, phase, [plans[i][phase] for i in there])
+            work = self.aggregation(number, phase, sum(plans[i][phase].up for i in there))
             now, spent = now + work, spent + work
         if not there and now == start:
-            now = self._idle(start, list(devices), deadline)
+            now = self.idle(start, list(devices), deadline)
         return Played(now, tuple(there), tuple(absent), tuple(sorted(late)), busy, spent)
 
-    def _arrival(self, worker: int, legs: Legs, start: float) -> float:
+    def _arrival(self, worker: int, delays: Delays, start: float) -> float:
         if self.workload.pooled:  # it needs no link
-            return start + legs.compute
-        return legs.arrival(self.fleet.device(worker), start)
+            return start + delays.compute
+        return delays.arrival(self.fleet.device(worker), start)
 
-    def _aggregation(self, number: int, phase: int, done: Sequence[Exchange]) -> float:
+    def arrival(
+        self, number: int, worker: int, phase: int, exchange: Exchange, start: float
+    ) -> float:
+        """When a worker's answer is here, if it is sent something at ``start``."""
+        return self._arrival(worker, self.delays(number, worker, phase, exchange), start)
+
+    def aggregation(self, number: int, phase: int, size: int) -> float:
+        """Seconds the aggregator takes for so many bytes."""
         if self.fleet.aggregation is None or self.workload.pooled:
             return 0.0
         rng = np.random.default_rng([self.seed, AGGREGATOR, number, phase])
-        size = sum(exchange.up for exchange in done)
         return self.fleet.aggregation.draw(rng, size, number - 1)
 
-    def _idle(self, start: float, workers: Sequence[int], deadline: float | None) -> float:
+    def idle(self, start: float, workers: Sequence[int], deadline: float | None) -> float:
         """When a round that nobody could begin is given up."""
         if deadline is not None:
             return start + deadline
@@ -202,10 +206,10 @@ def replay(
 ) -> Replay:
     """Play the first ``rounds`` rounds of a run.
 
-    >>> from fednag.clock import Workload, load_fleet, replay
+    >>> from fednag.clock import Stage, Workload, load_fleet, replay
     >>> work = Workload(
-    ...     tau=5, iterations=12, batch=10, seed=0, sizes=(100, 40),
-    ...     flops=1e6, down=80, up=80, vector=80,
+    ...     tau=5, iterations=12, batch=10, seed=0, sizes=(100, 40), flops=1e6,
+    ...     stages=(Stage(down=80, up=80),),
     ... )
     >>> played = replay(load_fleet("lan"), work, rounds=3, seed=0)
     >>> len(played.ends), bool((played.ends[1:] > played.ends[:-1]).all())

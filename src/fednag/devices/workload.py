@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
-from fednag.core.algorithm import Algorithm, local_round, payload
+from fednag.core.algorithm import Algorithm, Slopes, local_round, payloads
+from fednag.core.keys import Indexes, cohort
+from fednag.core.record import RoundFacts
 from fednag.core.vectors import Vector, Vectors
+from fednag.problems.flops import training_flops
 from fednag.simulate.engine import first_state
 from fednag.simulate.run import Plan
-from fednag.simulate.schedule import Indexes, Schedule
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,32 @@ class Exchange:
     up: int  # bytes
 
 
+@dataclass(frozen=True)
+class Stage:
+    """What one participant does in one exchange of a round.
+
+    >>> from fednag.clock import Stage
+    >>> Stage(down=80, up=80).gradients
+    1
+    """
+
+    down: int  # bytes
+    up: int
+    gradients: int = 1  # of a mini-batch, each local iteration
+    full: int = 0  # gradients over all of a worker's data
+    asks: bool = False  # no local iterations
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
     """A run, as far as time is concerned.
 
-    >>> from fednag.clock import Workload
+    >>> from fednag.clock import Stage, Workload
     >>> work = Workload(
-    ...     tau=5, iterations=12, batch=10, seed=0, sizes=(100, 40),
-    ...     flops=1e6, down=80, up=80, vector=80,
+    ...     tau=5, iterations=12, batch=10, seed=0, sizes=(100, 40), flops=1e6,
+    ...     stages=(Stage(down=80, up=80),),
     ... )
-    >>> [work.steps(number) for number in (1, 2, 3)], work.iteration_flops(0)
+    >>> [work.steps(number, 0) for number in (1, 2, 3)], work.iteration_flops(0)
     ([5, 5, 2], 10000000.0)
     """
 
@@ -49,31 +68,59 @@ class Workload:
     seed: int
     sizes: tuple[int, ...]  # samples of each worker
     flops: float  # of a gradient, a sample
-    down: int  # bytes one participant gets in a round
-    up: int
-    vector: int  # bytes of the model
+    stages: tuple[Stage, ...]
     per_round: int | None = None
-    gradients: int = 1  # of a mini-batch, each local iteration
-    full: int = 0  # gradients over all of a worker's data, each round
-    probes: bool = False  # a full gradient at the server's model comes first
     pooled: bool = False  # nothing travels
-    _schedule: Schedule = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        schedule = Schedule(self.seed, self.sizes, self.batch, self.per_round)
-        object.__setattr__(self, "_schedule", schedule)
+    rounds: Mapping[int, RoundFacts] = field(default_factory=dict)  # those that were not plain
 
     @property
     def workers(self) -> int:
         return len(self.sizes)
 
-    def participants(self, number: int) -> Indexes:
-        """The workers of a round: those the run drew."""
-        return self._schedule.participants(number)
+    @property
+    def down(self) -> int:
+        """Bytes one participant gets in a plain round."""
+        return sum(stage.down for stage in self.stages)
 
-    def steps(self, number: int) -> int:
-        """Local iterations of a round; the last one may be shorter."""
-        return max(0, min(self.tau, self.iterations - (number - 1) * self.tau))
+    @property
+    def up(self) -> int:
+        """Bytes one participant sends in a plain round."""
+        return sum(stage.up for stage in self.stages)
+
+    @property
+    def gradients(self) -> int:
+        """Gradients of a mini-batch, each local iteration."""
+        return self.stages[-1].gradients
+
+    @property
+    def full(self) -> int:
+        """Gradients over all of a worker's data, each round."""
+        return sum(stage.full for stage in self.stages)
+
+    def participants(self, number: int) -> Indexes:
+        """The workers of a round: those the run drew, or those its records name."""
+        if number in self.rounds:
+            return np.array(self.rounds[number].cohort, dtype=np.int64)
+        everyone = np.arange(self.workers)
+        return cohort(self.seed, number, everyone, self.per_round or self.workers)
+
+    def before(self, number: int) -> int:
+        """Iterations of the run before a round."""
+        plain = (number - 1) * self.tau
+        if not self.rounds:
+            return plain
+        return sum(max(self._steps(earlier), default=0) for earlier in range(1, number))
+
+    def steps(self, number: int, worker: int) -> int:
+        """A worker's local iterations in a round; the last one may be shorter."""
+        facts = self.rounds.get(number)
+        if facts is not None and worker in facts.cohort:
+            return facts.steps[facts.cohort.index(worker)]
+        return max(0, min(self.tau, self.iterations - self.before(number)))
+
+    def _steps(self, number: int) -> list[int]:
+        facts = self.rounds.get(number)
+        return list(facts.steps) if facts else [self.tau]
 
     def width(self, worker: int) -> int:
         """Samples of a worker's mini-batch: all it has, if that is less than a batch."""
@@ -84,15 +131,22 @@ class Workload:
         """Operations of a worker's local iteration."""
         return self.gradients * self.width(worker) * self.flops
 
-    def exchanges(self, worker: int, steps: int) -> list[Exchange]:
-        """A worker's round: one exchange, or two where full gradients are asked for first."""
-        local = (steps, self.iteration_flops(worker))
-        full = self._full(worker)
-        proper = (local, *([full] * self.full))
-        if not self.probes:
-            return [Exchange(self.down, proper, self.up)]
-        probe = Exchange(self.vector, (full,), self.vector)
-        return [probe, Exchange(self.down - self.vector, proper, self.up - self.vector)]
+    def exchanges(self, number: int, worker: int) -> list[Exchange]:
+        """A worker's round, exchange by exchange."""
+        steps = self.steps(number, worker)
+        facts = self.rounds.get(number)
+        found = []
+        for stage in self.stages:
+            down, up = stage.down, stage.up
+            if facts and facts.cohort and not stage.asks and len(self.stages) == 1:
+                down, up = (total // len(facts.cohort) for total in (facts.down, facts.up))
+            found.append(self.exchange(stage, worker, steps, down, up))
+        return found
+
+    def exchange(self, stage: Stage, worker: int, steps: int, down: int, up: int) -> Exchange:
+        """One exchange of a worker that does so many local iterations."""
+        local = () if stage.asks else ((steps, stage.gradients * self.width(worker) * self.flops),)
+        return Exchange(down, (*local, *([self._full(worker)] * stage.full)), up)
 
     def _full(self, worker: int) -> tuple[int, float]:
         """A full gradient, as so many mini-batches."""
@@ -102,15 +156,13 @@ class Workload:
 
     def facts(self) -> dict[str, Any]:
         """What cannot be told from an experiment file alone, for ``run.json``."""
-        names = ("flops", "down", "up", "vector", "gradients", "full", "probes", "pooled")
-        return {name: getattr(self, name) for name in names} | {"sizes": list(self.sizes)}
+        stages = [asdict(stage) for stage in self.stages]
+        rest = {"flops": self.flops, "pooled": self.pooled, "sizes": list(self.sizes)}
+        return {**rest, "stages": stages}
 
 
 def workload_of(plan: Plan, flops: float) -> Workload:
     """The workload of a plan; ``flops`` are those of a gradient, a sample."""
-    algorithm = plan.algorithm
-    down, up = payload(algorithm, first_state(algorithm, plan.problem))
-    gradients, full = gradients_of(algorithm)
     return Workload(
         tau=plan.tau,
         iterations=plan.iterations,
@@ -118,20 +170,30 @@ def workload_of(plan: Plan, flops: float) -> Workload:
         seed=plan.seed,
         sizes=tuple(len(held) for held in plan.owned),
         flops=flops,
-        down=down,
-        up=up,
-        vector=plan.problem.initial.nbytes,
+        stages=stages_of(plan.algorithm, first_state(plan.algorithm, plan.problem)),
         per_round=plan.per_round,
-        gradients=gradients,
-        full=full,
-        probes=algorithm.probes,
-        pooled=algorithm.pooled,
+        pooled=plan.algorithm.pooled,
     )
 
 
-def gradients_of(algorithm: Algorithm) -> tuple[int, int]:
-    """Gradients a local iteration takes, and full ones a round ends with: seen on four numbers."""
+def workload_facts(plan: Plan) -> dict[str, Any] | None:
+    """What ``run.json`` keeps for replays; None for a model whose operations cannot be counted."""
+    flops = training_flops(plan.problem.module, plan.problem.features(plan.problem.x[:2]))
+    return None if flops is None else workload_of(plan, flops).facts()
+
+
+def stages_of(algorithm: Algorithm, server: Vectors) -> tuple[Stage, ...]:
+    """What a method asks of a participant, stage by stage."""
+    return tuple(
+        Stage(down, up, *gradients_of(algorithm, stage), asks=stage.asks)
+        for stage, (down, up) in zip(algorithm.stages, payloads(algorithm, server), strict=True)
+    )
+
+
+def gradients_of(algorithm: Algorithm, stage: Algorithm | None = None) -> tuple[int, int]:
+    """Gradients a local iteration takes, and full ones an exchange: seen on four numbers."""
     counts = {"batch": 0, "full": 0}
+    stage = stage or algorithm
 
     def counting(kind: str) -> Any:
         def gradient(w: Vector) -> Vector:
@@ -142,15 +204,12 @@ def gradients_of(algorithm: Algorithm) -> tuple[int, int]:
 
     w = torch.zeros(4, dtype=torch.float64)
     try:
-        server = algorithm.init(w)
-        if algorithm.probes:
-            server = algorithm.probed(server, torch.zeros_like(w))
+        rows = algorithm.init(w).pick(stage.down).map(lambda vector: vector.repeat(1, 1))
         mine: Vectors = algorithm.memory(w).map(lambda vector: vector.repeat(1, 1))
-        sent = server.pick(algorithm.down)
-        local_round(algorithm, sent, mine, [counting("batch")], counting("full"))
+        local_round(stage, rows, mine, [counting("batch")], Slopes(counting("full")))
     except Exception:
         return 1, 0  # a rule of the user's own that cannot be tried out so; it may still train
-    return max(1, counts["batch"]), counts["full"]
+    return (0 if stage.asks else max(1, counts["batch"])), counts["full"]
 
 
 def from_facts(
@@ -161,16 +220,17 @@ def from_facts(
     batch: int,
     seed: int,
     per_round: int | None,
+    rounds: Iterable[RoundFacts] = (),
 ) -> Workload:
     """A workload from what ``facts`` once wrote; ValueError if it is something else."""
-    whole = {name: facts[name] for name in ("down", "up", "vector", "gradients", "full")}
     sizes: Sequence[Any] = facts["sizes"]
     flops = facts["flops"]
-    if not sizes or any(type(n) is not int or n < 0 for n in [*whole.values(), *sizes]):
+    stages = [Stage(**stage) for stage in facts["stages"]] if "stages" in facts else _old(facts)
+    numbers = [n for s in stages for n in (s.down, s.up, s.gradients, s.full)]
+    if not sizes or not stages or any(type(n) is not int or n < 0 for n in [*numbers, *sizes]):
         raise ValueError("a number of `work` is not one")
     if min(sizes) < 1 or type(flops) not in (int, float) or not flops > 0:
         raise ValueError("a number of `work` is not above 0")
-    flags = {name: bool(facts[name]) for name in ("probes", "pooled")}
     return Workload(
         tau=tau,
         iterations=iterations,
@@ -178,7 +238,18 @@ def from_facts(
         seed=seed,
         sizes=tuple(sizes),
         flops=float(flops),
+        stages=tuple(stages),
         per_round=per_round,
-        **whole,
-        **flags,
+        pooled=bool(facts["pooled"]),
+        rounds={facts.round: facts for facts in rounds},
     )
+
+
+def _old(facts: Mapping[str, Any]) -> list[Stage]:
+    """The stages of a run of version 0.1.0, which wrote down the sums of at most two."""
+    down, up, vector = (facts[name] for name in ("down", "up", "vector"))
+    proper = facts["gradients"], facts["full"]
+    if not facts["probes"]:
+        return [Stage(down, up, *proper)]
+    first = Stage(vector, vector, 0, 1, asks=True)
+    return [first, Stage(down - vector, up - vector, *proper)]

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fednag.core.executor import Exchange
 from fednag.errors import FednagError
 from fednag.flower import protocol
 from fednag.flower.protocol import (
@@ -63,32 +65,32 @@ def hello(given: Message, context: Context, about: dict[str, Any]) -> Message:
     )
 
 
-@app.query("probe")
-@_careful
-def probe(given: Message, context: Context, about: dict[str, Any]) -> Message:
-    """The full gradient at the model received."""
-    silo, label = _asked(about, context)
-    sent = unpack(protocol.arrays(given), silo.with_buffers(("w",)), silo.shape)
-    return answer(given, label, pack(silo.probe(sent)), {})
-
-
 @app.train()
 @_careful
 def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
-    """The silo's half of a round."""
+    """The silo's side of one exchange."""
     silo, label = _asked(about, context)
-    number, start, steps, accepted = (
-        _whole(about, key) for key in ("round", "start", "steps", "accepted")
+    number, place, start, steps, accepted = (
+        _whole(about, key) for key in ("round", "stage", "start", "steps", "accepted")
     )
-    if steps > silo.experiment.training.tau:
-        raise Refusal(f"it asks for {steps} iterations, and tau is {silo.experiment.training.tau}")
-    sent = unpack(protocol.arrays(given), silo.with_buffers(silo.algorithm.down), silo.shape)
+    if place >= len(silo.scheme.stages):
+        raise Refusal(f"it asks for stage {place}, and a round has {len(silo.scheme.stages)}")
+    if steps > silo.experiment.training.iterations:
+        raise Refusal(f"it asks for {steps} iterations, more than training.iterations")
+    stage = silo.scheme.stages[place]
+    sent = unpack(protocol.arrays(given), silo.with_buffers(silo.sent(place)), silo.shape)
     memory = Memory(context.state, context.node_config, str(about.get("token")), silo.fresh())
     mine, lost = memory.after(accepted, silo.shape)
-    up, kept, seconds = silo.train(sent, mine, start, steps, number)
-    memory.keep(number, kept)
-    found = {"seconds": round(seconds, 4), "steps": steps, "memory_lost": int(lost)}
-    return answer(given, label, pack(up), found)
+    one = np.zeros(1, dtype=np.int64)
+    numbers = protocol.numbers(about.get("numbers"), stage)
+    exact = bool(about.get("differences"))
+    asked = Exchange(stage, place, numbers, number, sent, one, one + steps, one + start, 0, exact)
+    found, kept, seconds = silo.exchange(asked, mine)
+    if not stage.asks:
+        memory.keep(number, kept)
+    told = {f"{protocol.TOLD}{name}": float(rows[0]) for name, rows in found.told.items()}
+    said = {"seconds": round(seconds, 4), "steps": steps, "memory_lost": int(lost), **told}
+    return answer(given, label, pack(found.up), said)
 
 
 @app.evaluate()

@@ -7,6 +7,7 @@ that a deployment repeats and equals the simulator.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +20,9 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fednag.core.algorithm import BUFFERS
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.keys import Draws, Indexes
+from fednag.core.state import State
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.flower import protocol
@@ -27,18 +31,16 @@ from fednag.flower.membership import PAUSE, Membership
 from fednag.flower.protocol import (
     EVALUATE,
     METRIC,
-    PROBE,
     PROTOCOL,
+    TOLD,
     TRAIN,
     Refusal,
     Shape,
     versions,
 )
 from fednag.flower.settings import Deployment
-from fednag.simulate.engine import Gathered, Memories, mean_of
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
-from fednag.simulate.schedule import Indexes, Schedule
 
 NOT_FINITE = "is not finite"
 LATE = 30.0  # seconds past the deadline after which Flower forgets what was asked
@@ -46,7 +48,7 @@ COMING = 15.0  # seconds a round waits for a silo that has just connected
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Replies:
     """What came of asking some silos."""
 
     good: dict[int, Message]  # by silo, in order
@@ -56,8 +58,10 @@ class Answers:
     up: int
 
 
-class Fleet:
+class Fleet(Executor):
     """Silos on a grid, asked as the simulator asks its threads."""
+
+    counts_downloads = True
 
     def __init__(
         self,
@@ -72,15 +76,13 @@ class Fleet:
         self.token, self.ledger, self.tell = token, ledger, tell
         known = {} if deployment.private else {i: len(o) for i, o in enumerate(plan.owned)}
         self.membership = Membership(grid, deployment, known, tell)
-        # The last round of each silo whose update was used: it tells a silo which memory is meant.
-        accepted = torch.zeros(deployment.silos, 1, dtype=torch.int64)
-        self.memories = Memories(Vectors(accepted=accepted))
         problem = plan.problem
-        self._shape = Shape(len(problem.initial), problem.dtype, len(problem.buffers))
+        narrower = (torch.float16,) if plan.scheme.uplink.parts else ()
+        self._shape = Shape(len(problem.initial), problem.dtype, len(problem.buffers), narrower)
         self._here: Local | None = None
         if deployment.evaluates_here:
             sizes = [len(o) for o in plan.owned]
-            self._here = Local(plan, Schedule(plan.seed, sizes, plan.batch))
+            self._here = Local(plan, Draws(plan.seed, sizes, plan.batch))
 
     def __enter__(self) -> Fleet:
         if self._here:
@@ -93,47 +95,46 @@ class Fleet:
             self._here.__exit__()
 
     @property
-    def held(self) -> int:
+    def executor(self) -> Fleet:
+        return self
+
+    @property
+    def held(self) -> int:  # type: ignore[override]
         return sum({**self.membership.samples, **self.membership.sizes}.values())
 
-    def probe(self, server: Vectors, workers: Indexes, number: int) -> Gathered:
-        record = protocol.pack(server.pick(self._with_buffers(("w",), server)))
-        answers = self._ask(PROBE, workers, number, record, lambda silo: {})
-        return self._mean(answers, ("g",), "probe", number)
-
-    def round(
-        self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
-    ) -> Gathered:
-        down = self._with_buffers(self.plan.algorithm.down, server)
-        record = protocol.pack(server.pick(down))
-        accepted = self.memories.rows.accepted
+    def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
+        record = protocol.pack(asked.sent if asked.wire is None else asked.wire)
+        each = zip(asked.workers.tolist(), asked.starts.tolist(), asked.steps.tolist(), strict=True)
+        orders = {silo: {"start": start, "steps": steps} for silo, start, steps in each}
+        same = {
+            "stage": asked.place,
+            "token": self.token,
+            "numbers": json.dumps(dict(asked.numbers)),
+            "differences": asked.as_differences,
+        }
 
         def about(silo: int) -> dict[str, Any]:
-            before = {"start": int(starts[silo]), "accepted": int(accepted[silo])}
-            return {**before, "steps": steps, "token": self.token}
+            return {**same, **orders[silo], "accepted": _accepted(memories, silo)}
 
-        answers = self._ask(TRAIN, workers, number, record, about)
-        up = self._with_buffers(self.plan.algorithm.up, server)
-        found = self._mean(answers, up, "train", number)
-        for silo in set(answers.good) - set(found.refused):
-            accepted[silo] = number
-        return found
+        answers = self._ask(TRAIN, asked.workers, asked.round, record, about)
+        buffers = BUFFERS in asked.sent and not asked.stage.asks
+        names = (*asked.stage.up, *((BUFFERS,) if buffers else ()))
+        return self._reduced(answers, names, asked)
 
-    def verify(self, server: Vectors, starts: Indexes) -> None:
+    def verify(self, state: State) -> None:
         """Silos see to that themselves."""
 
-    def measure(self, server: Vectors, number: int) -> Measures:
+    def measure(self, state: State) -> Measures:
         if self._here:
-            return self._here.measure(server, number)
+            return self._here.measure(state)
         everyone = np.arange(self.deployment.silos)
-        record = protocol.pack(server.pick(self._with_buffers(("w",), server)))
-        accepted = self.memories.rows.accepted
+        record = protocol.pack(state.server.pick(self._with_buffers(("w",), state.server)))
 
         def about(silo: int) -> dict[str, Any]:
-            return {"accepted": int(accepted[silo]), "token": self.token}
+            return {"accepted": _accepted(state.memories, silo), "token": self.token}
 
-        answers = self._ask(EVALUATE, everyone, number, record, about)
-        return self._measured(answers, number)
+        answers = self._ask(EVALUATE, everyone, state.round, record, about)
+        return self._measured(answers, state.round)
 
     def _with_buffers(self, names: tuple[str, ...], server: Vectors) -> tuple[str, ...]:
         return (*names, BUFFERS) if BUFFERS in server else names
@@ -162,7 +163,7 @@ class Fleet:
         number: int,
         record: ArrayRecord,
         about: Callable[[int], dict[str, Any]],
-    ) -> Answers:
+    ) -> Replies:
         """Send to these silos what they need, and wait for answers until the deadline."""
         wanted = [int(silo) for silo in silos]
         until = time.monotonic() + self.deployment.flower.deadline
@@ -210,7 +211,7 @@ class Fleet:
 
     def _sorted_out(
         self, wanted: list[int], replies: dict[int, Message], number: int, down: int
-    ) -> Answers:
+    ) -> Replies:
         """Answers that are rightly labelled apart from those that are not."""
         good, refused, up = {}, {}, 0
         for silo in sorted(replies):
@@ -224,11 +225,14 @@ class Fleet:
             if replies[silo].has_content():
                 up += sum(map(protocol.nbytes, replies[silo].content.array_records.values()))
         missed = tuple(silo for silo in wanted if silo not in replies)
-        return Answers(good, refused, missed, down, up)
+        return Replies(good, refused, missed, down, up)
 
-    def _mean(self, answers: Answers, names: tuple[str, ...], phase: str, number: int) -> Gathered:
-        """The weighted mean of what came up, in the order of the silos."""
-        parts: list[Gathered] = []
+    def _reduced(self, answers: Replies, names: tuple[str, ...], asked: Exchange) -> Answers:
+        """What came up, reduced in the order of the silos."""
+        aggregator, device = self.plan.scheme.aggregator, self.plan.problem.device
+        total, size = None, 0
+        memories: dict[int, Vectors] = {}
+        told: dict[int, dict[str, float]] = {}
         refused = dict(answers.refused)
         for silo, reply in answers.good.items():
             try:
@@ -239,19 +243,35 @@ class Fleet:
             except Refusal as refusal:
                 refused[silo] = str(refusal)
                 continue
-            size = self.membership.samples[silo]
-            wide = up.map(lambda vector, size=size: vector.double() * size)  # type: ignore[misc]
-            parts.append(Gathered(wide, size, ()))
+            samples = self.membership.samples[silo]
+            weight = torch.tensor([aggregator.weight(samples, 0)], dtype=torch.float64)
+            part = aggregator.lift(up.map(lambda vector: vector.unsqueeze(0)), weight)
+            total = part if total is None else aggregator.merge(total, part)
+            size += samples
+            said = protocol.metrics(reply)
+            told[silo] = {
+                name.removeprefix(TOLD): n for name, n in said.items() if name.startswith(TOLD)
+            }
+            if not asked.stage.asks:
+                # It tells a silo which of its memories is meant: the one of the last round used.
+                memories[silo] = Vectors(accepted=torch.tensor([asked.round]))
         answers = replace(answers, refused=refused)
-        self._report(answers, phase, number, len(parts))
-        everything = tuple(sorted(refused)), answers.missed, (answers.down, answers.up)
-        if not parts:
-            return Gathered(Vectors(), 0, *everything)
-        found = mean_of(iter(parts), self._shape.dtype)
-        vectors = found.vectors.map(lambda vector: vector.to(self.plan.problem.device))
-        return Gathered(vectors, found.size, *everything)
+        phase = "ask" if asked.stage.asks else "train"
+        self._report(answers, phase, asked.round, len(told))
+        if total is not None:
+            total = replace(total, sums=total.sums.map(lambda vector: vector.to(device)))
+        return Answers(
+            total=total,
+            size=size,
+            memories=memories,
+            told=told,
+            refused=tuple(sorted(refused)),
+            missed=answers.missed,
+            down=answers.down,
+            up=answers.up,
+        )
 
-    def _measured(self, answers: Answers, number: int) -> Measures:
+    def _measured(self, answers: Replies, number: int) -> Measures:
         """The silos' losses and accuracies as those of all their data together.
 
         Metrics are means over silos, weighted by test samples: of F1, say, that is not the F1 of
@@ -293,7 +313,7 @@ class Fleet:
             metrics={name: mean(f"{METRIC}{name}", tests) for name in self.plan.metrics},
         )
 
-    def _report(self, answers: Answers, phase: str, number: int, usable: int) -> None:
+    def _report(self, answers: Replies, phase: str, number: int, usable: int) -> None:
         """Write down what each silo did; stop when too few of them did well."""
         lines = []
         for silo in sorted({*answers.good, *answers.refused, *answers.missed}):
@@ -320,6 +340,11 @@ class Fleet:
             f"{_listed(answers.refused)}); what was done is saved: see silos.jsonl, bring them "
             "back, and go on with flower.resume=true"
         )
+
+
+def _accepted(memories: Memories, silo: int) -> int:
+    """The last round of a silo whose update was used; 0 for none."""
+    return int(memories[silo].accepted) if silo in memories else 0
 
 
 def _listed(silos: Any) -> str:

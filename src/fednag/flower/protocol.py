@@ -7,9 +7,10 @@ answers one ``MetricRecord``.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import version
 from math import isfinite
 from typing import Any
@@ -18,16 +19,21 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fednag.core.algorithm import BUFFERS
+from fednag.core.algorithm import BUFFERS, Algorithm
 from fednag.core.vectors import Vector, Vectors
 
-PROTOCOL = 1
+PROTOCOL = 2
 RAW = "fednag.raw"
 ARRAYS, CONFIG, METRICS = "vectors", "about", "metrics"
+TOLD = "told."  # before the name of a number a controller asked for
 METRIC = "metric."  # before a metric's name, among the losses and counts
-HELLO, PROBE, TRAIN, EVALUATE = "query.hello", "query.probe", "train", "evaluate"
+HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"
 VERSIONED = ("fednag", "torch", "flwr")
-DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+DTYPES = {
+    torch.float16: "float16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
 # Flower's words for: nobody answered. The message was too old, or the node has gone.
 ABSENT = (
     ErrorCode.MESSAGE_UNAVAILABLE,
@@ -54,8 +60,12 @@ class Shape:
     size: int
     dtype: torch.dtype
     buffers: int = 0
+    narrower: tuple[torch.dtype, ...] = ()  # that transforms may make of it
+    numbers: tuple[str, ...] = ()  # vectors of length 1
 
     def size_of(self, name: str) -> int:
+        if name in self.numbers:
+            return 1
         return self.buffers if name == BUFFERS else self.size
 
 
@@ -87,7 +97,10 @@ def _array(vector: Vector) -> Array:
 
 
 def unpack(record: ArrayRecord, names: tuple[str, ...], shape: Shape) -> Vectors:
-    """Exactly these vectors, of exactly this shape, or a refusal."""
+    """Exactly these vectors, of exactly this shape, or a refusal.
+
+    A transform may have made numbers narrower; they come back in the run's own precision.
+    """
     if set(record) != set(names):
         found = ", ".join(sorted(record))[:LONGEST]
         raise Refusal(f"it holds the vectors {found or 'none'}, not {', '.join(names)}")
@@ -95,16 +108,17 @@ def unpack(record: ArrayRecord, names: tuple[str, ...], shape: Shape) -> Vectors
 
 
 def _vector(name: str, array: Array, shape: Shape) -> Vector:
-    if array.stype != RAW or array.dtype != DTYPES[shape.dtype]:
+    dtype = next((d for d in (shape.dtype, *shape.narrower) if array.dtype == DTYPES[d]), None)
+    if array.stype != RAW or dtype is None:
         given = f"{array.dtype[:20]} as {array.stype[:20]}"
         raise Refusal(f"{name} is {given}, not {DTYPES[shape.dtype]} as {RAW}")
-    width, size = shape.dtype.itemsize, shape.size_of(name)
+    width, size = dtype.itemsize, shape.size_of(name)
     if tuple(array.shape) != (size,) or len(array.data) != size * width:
         raise Refusal(
             f"{name} has shape {str(tuple(array.shape))[:40]} in {len(array.data)} bytes, not "
             f"({size},) in {size * width}"
         )
-    return torch.frombuffer(bytearray(array.data), dtype=shape.dtype)
+    return torch.frombuffer(bytearray(array.data), dtype=dtype).to(shape.dtype)
 
 
 def nbytes(record: ArrayRecord) -> int:
@@ -185,6 +199,17 @@ def expect(found: Mapping[str, Any], **wanted: Any) -> None:
                 f"its {key} is {one_line(given, 24)}, not {one_line(right, 24)}"
                 f"{REMEDIES.get(key, '')}"
             )
+
+
+def numbers(given: object, stage: Algorithm) -> dict[str, float]:
+    """The stage's numbers that a message changes, or a refusal."""
+    found = json.loads(given) if isinstance(given, str) else {}
+    known = {field.name for field in fields(stage)}  # type: ignore[arg-type]
+    if not isinstance(found, dict) or not set(found) <= known:
+        raise Refusal(f"its numbers are {one_line(given, 60)}, not numbers of the method")
+    if not all(isinstance(n, int | float) and isfinite(n) for n in found.values()):
+        raise Refusal(f"its numbers are {one_line(given, 60)}, not finite")
+    return {name: float(number) for name, number in found.items()}
 
 
 def one_line(text: object, most: int = LONGEST) -> str:

@@ -11,6 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fednag.config import Experiment
+from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
 from fednag.flower.fleet import Fleet
@@ -21,7 +22,7 @@ from fednag.runs.build import Builder, Parts
 from fednag.runs.execute import Execution, stem
 from fednag.runs.folder import RunFolder
 from fednag.runs.outcome import Outcome
-from fednag.simulate.run import Plan, State
+from fednag.simulate.run import Plan
 
 Tell = Callable[[str], None]
 
@@ -63,7 +64,7 @@ def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Outcome:
         resolved.label,
         notes,
         listener=lambda state: tell(_news(state, plan)),
-        crew=fleet,
+        trainer=fleet,
         runner="flower",
         facts={"token": token, "silos": deployment.silos},
         opened=opened,

@@ -25,8 +25,10 @@ from fednag.config import (
     value,
 )
 from fednag.config.messages import explain
+from fednag.config.parts import scheme_of
 from fednag.config.sections import Section
 from fednag.core.algorithm import Algorithm
+from fednag.core.loop import Scheme
 from fednag.errors import FednagError
 
 SILOS = "silos"  # the name of data that every silo brings itself
@@ -65,6 +67,11 @@ class Deployment:
     @property
     def algorithm(self) -> Algorithm:
         return build_algorithm(self.experiment.algorithm, SOURCE)
+
+    @property
+    def scheme(self) -> Scheme:
+        """What its rounds are made of."""
+        return scheme_of(self.experiment, self.algorithm)
 
     @property
     def silos(self) -> int:

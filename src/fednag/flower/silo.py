@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fednag.core.algorithm import BUFFERS
+from fednag.core.executor import Exchange
+from fednag.core.keys import Draws
 from fednag.core.vectors import Vectors
+from fednag.errors import FednagError
 from fednag.flower.protocol import METRIC, Refusal, Shape
 from fednag.flower.settings import Deployment
 from fednag.flower.silo_data import held_by, number_of
 from fednag.problems.metrics import fitting
 from fednag.runs.build import Builder, metrics_of, resolve_device
-from fednag.simulate.engine import Engine, Gathered, Memories, first_memory, is_checked
+from fednag.simulate.engine import Engine, Uploads, first_memory, is_checked
 from fednag.simulate.evaluator import Evaluator
-from fednag.simulate.schedule import Schedule
 
 ALONE = np.zeros(1, dtype=np.int64)  # the only worker there is
 
@@ -34,12 +37,18 @@ class Silo:
         device = resolve_device(str(node_config.get("device", experiment.engine.device)))
         self.problem = Builder().problem(experiment, holding.dataset, device)
         self.samples = len(holding.samples)
-        schedule = Schedule(
+        draws = Draws(
             experiment.seed, [self.samples], experiment.training.batch, numbers=[self.number]
         )
+        self.scheme = deployment.scheme
         self.engine = Engine(
-            self.problem, self.algorithm, [holding.samples], schedule, chunk=1, threads=1
+            self.problem, self.scheme, [holding.samples], draws, chunk=1, threads=1
         )
+        if self.scheme.uplink.init(Vectors(w=self.problem.initial)):
+            raise FednagError(
+                "uplink: one of its transforms keeps what it left out, and silos do not keep that; "
+                "leave it out"
+            )
         self.owned = [holding.samples]
         # Those of its own test samples, if it has any.
         chosen = metrics_of(experiment.evaluation, {})
@@ -51,6 +60,12 @@ class Silo:
         problem = self.problem
         return Shape(len(problem.initial), problem.dtype, len(problem.buffers))
 
+    def sent(self, place: int) -> tuple[str, ...]:
+        """The vectors that come down in a stage."""
+        stage, controller = self.scheme.stages[place], self.scheme.controller
+        read = controller.reads if place >= len(controller.before) else ()
+        return tuple(dict.fromkeys((*stage.down, *read)))
+
     def with_buffers(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """What travels beside these vectors: the model's running statistics, if they do."""
         travels = self.problem.batch_norm == "averaged" and len(self.problem.buffers)
@@ -60,25 +75,21 @@ class Silo:
         """The memory of a worker that has none yet."""
         return first_memory(self.algorithm, self.problem)
 
-    def probe(self, sent: Vectors) -> Vectors:
-        with self.engine:
-            return _update(self.engine.probe(self._here(sent), ALONE))
-
-    def train(
-        self, sent: Vectors, mine: Vectors, start: int, steps: int, number: int
-    ) -> tuple[Vectors, Vectors, float]:
-        """(what goes up, the new memory, seconds); ``start`` iterations were done before."""
+    def exchange(self, asked: Exchange, mine: Vectors) -> tuple[Uploads, Vectors, float]:
+        """(what goes up, the new memory, seconds)."""
         began = time.monotonic()
-        device = self.problem.device
-        sent = self._here(sent)
-        self.engine.memories = Memories(mine.map(lambda v: v.to(device, copy=True).unsqueeze(0)))
+        asked = replace(asked, sent=self._here(asked.sent))
         # A silo starts anew every round, and was checked before.
-        checks = nullcontext() if is_checked(number) else self.problem.trusted()
+        checks = nullcontext() if is_checked(asked.round) else self.problem.trusted()
+        memories = {0: self._here(mine)} if mine else {}
         with self.engine, checks:
-            starts = np.array([start], dtype=np.int64)
-            up = _update(self.engine.round(sent, ALONE, starts, steps, number))
-        kept = self.engine.memories.rows.map(lambda rows: rows[0])
-        return up, kept, time.monotonic() - began
+            if is_checked(asked.round):
+                self.problem.check_again()
+            found = self.engine.uploads(asked, memories, {})
+        if not found.finite.all():
+            raise Refusal("the update is not finite")
+        kept = found.kept.map(lambda rows: rows[0].clone()) if found.kept else mine
+        return found, kept, time.monotonic() - began
 
     def _here(self, sent: Vectors) -> Vectors:
         return sent.map(lambda vector: vector.to(self.problem.device))
@@ -105,9 +116,3 @@ class Silo:
         }
         known = {name: float(number) for name, number in numbers.items() if number is not None}
         return {**known, "tests": len(self.problem.test_x)}
-
-
-def _update(found: Gathered) -> Vectors:
-    if found.refused:
-        raise Refusal("the update is not finite")
-    return found.vectors

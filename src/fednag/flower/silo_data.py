@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fednag.core.keys import Indexes
 from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
 from fednag.flower.settings import Deployment
 from fednag.runs.build import load, split
-from fednag.simulate.schedule import Indexes
 
 FILES = ("x", "y", "test_x", "test_y")
 ENTRY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

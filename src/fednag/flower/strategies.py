@@ -18,6 +18,7 @@ from dataclasses import fields
 from logging import INFO, WARNING
 from typing import Any, ClassVar
 
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -26,15 +27,16 @@ from flwr.serverapp.strategy import FedAvg as Averaging
 from fednag import algorithms
 from fednag.config import check_algorithm, describe
 from fednag.core import algorithm as contract
-from fednag.core.algorithm import Algorithm
+from fednag.core.aggregator import Aggregator, Total
+from fednag.core.algorithm import Algorithm, News
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.flower.named import MARK, Names
 from fednag.flower.protocol import Refusal, one_line
 from fednag.flower.settings import MOST_SAMPLES
-from fednag.simulate.engine import Gathered, mean_of
 
 METHOD, PHASE = "fednag-method", "fednag-phase"
+MEAN = Aggregator()
 
 __all__ = [
     "FedAdam",
@@ -78,8 +80,8 @@ class Method(Averaging):
         told = ConfigRecord(
             {**config, METHOD: json.dumps(describe(self.algorithm)), PHASE: "train"}
         )
-        if self.algorithm.probes:
-            self._probe(server_round, told, grid)
+        for stage in self.algorithm.stages[:-1]:
+            self._ask(stage, server_round, told, grid)
         record = self._names.pack(self.server.pick(self.algorithm.down))
         return super().configure_train(server_round, record, told, grid)
 
@@ -89,10 +91,11 @@ class Method(Averaging):
         kept, found = self._mean(replies, self.algorithm.up)
         if found is None or self.server is None or self._names is None:
             return None, None
-        share = found.size / sum(self._sizes.values())
-        rules = {name: v for name, v in found.vectors.items() if MARK not in name}
-        statistics = {name: v for name, v in found.vectors.items() if MARK in name}
-        updated = contract.server_round(self.algorithm, self.server, Vectors(**rules), share)
+        news = News(share=found.weight / sum(self._sizes.values()), round=server_round)
+        mean = self._finished(found)
+        rules = {name: v for name, v in mean.items() if MARK not in name}
+        statistics = {name: v for name, v in mean.items() if MARK in name}
+        updated = contract.server_round(self.algorithm, self.server, Vectors(**rules), news)
         # Running statistics are averaged as they are, whatever the method does with the weights.
         w = self._names.with_statistics(updated.w, Vectors(**statistics))
         self.server = updated.but(w=w) if statistics else updated
@@ -103,38 +106,44 @@ class Method(Averaging):
         log(INFO, "\t├──> %r", self.algorithm)
         super().summary()
 
-    def _probe(self, number: int, told: ConfigRecord, grid: Grid) -> None:
-        """Ask for full gradients first, as the method wants it."""
+    def _ask(self, stage: Algorithm, number: int, told: ConfigRecord, grid: Grid) -> None:
+        """A stage of the method that goes ahead of its training."""
         assert self.server is not None
         assert self._names is not None
-        record = self._names.pack(self.server.pick(["w"]))
-        asked = ConfigRecord({**told, PHASE: "probe"})
+        record = self._names.pack(self.server.pick(stage.down))
+        asked = ConfigRecord({**told, PHASE: "ask"})
         replies = grid.send_and_receive(super().configure_train(number, record, asked, grid))
-        _, found = self._mean(replies, ("g",))
+        _, found = self._mean(replies, stage.up)
         if found is None:
             raise FednagError("no node gave a gradient that can be used; see the log for why")
-        self.server = self.algorithm.probed(self.server, found.vectors.g)
+        self.server = contract.server_round(stage, self.server, self._finished(found), News())
 
     def _mean(
         self, replies: Iterable[Message], names: tuple[str, ...]
-    ) -> tuple[list[RecordDict], Gathered | None]:
+    ) -> tuple[list[RecordDict], Total | None]:
         """The weighted mean of what came up, in the order of the nodes; None if nothing did."""
         assert self._names is not None
         kept: list[RecordDict] = []
-        parts: list[Gathered] = []
+        total: Total | None = None
         for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
             try:
                 vectors, size = self._checked(reply, names)
-                if parts and set(vectors) != set(parts[0].vectors):
+                if total is not None and set(vectors) != set(total.sums):
                     raise Refusal("its running statistics are not those of the other nodes")
             except Refusal as refusal:
                 log(WARNING, "fednag: node %d: %s", reply.metadata.src_node_id, refusal)
                 continue
             self._sizes[reply.metadata.src_node_id] = size
             kept.append(reply.content)
-            wide = vectors.map(lambda vector, size=size: vector.double() * size)  # type: ignore[misc]
-            parts.append(Gathered(wide, size, ()))
-        return kept, mean_of(iter(parts), self._names.dtype) if parts else None
+            weight = torch.tensor([float(size)], dtype=torch.float64)
+            part = MEAN.lift(vectors.map(lambda vector: vector.unsqueeze(0)), weight)
+            total = part if total is None else MEAN.merge(total, part)
+        return kept, total
+
+    def _finished(self, total: Total) -> Vectors:
+        assert self._names is not None
+        dtype = self._names.dtype
+        return MEAN.finish(total, None).map(lambda vector: vector.to(dtype))
 
     def _checked(self, reply: Message, names: tuple[str, ...]) -> tuple[Vectors, int]:
         if reply.has_error():

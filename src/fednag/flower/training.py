@@ -52,18 +52,15 @@ def train(
     method = algorithm or build_algorithm(json.loads(str(config[METHOD])), "message")
     names = names_of(record)
     statistics: dict[str, Array] = {}
-    if config[PHASE] == "probe":
-        at = names.unpack(record, ["w"]).w
-        worker = _Worker(model, loss, names, loader, at)
-        up = Vectors(g=worker.full(at))
-    else:
-        sent = names.unpack(record, method.down)
-        worker = _Worker(model, loss, names, loader, sent.w)
-        mine = _remembered(context, method, sent.w)
-        batches = (batch for _ in range(epochs) for batch in loader)
-        rows, own = (bag.map(lambda vector: vector.unsqueeze(0)) for bag in (sent, mine))
-        up, kept = local_round(method, rows, own, map(worker.on, batches), worker.full)
-        up, kept = (bag.map(lambda vector: vector.reshape(-1)) for bag in (up, kept))
+    stage = method.stages[0 if config[PHASE] == "ask" else -1]
+    sent = names.unpack(record, stage.down)
+    worker = _Worker(model, loss, names, loader, sent.w)
+    mine = _remembered(context, method, sent.w)
+    batches = (batch for _ in range(0 if stage.asks else epochs) for batch in loader)
+    rows, own = (bag.map(lambda vector: vector.unsqueeze(0)) for bag in (sent, mine))
+    up, kept, _ = local_round(stage, rows, own, map(worker.on, batches), worker)
+    up, kept = (bag.map(lambda vector: vector.reshape(-1)) for bag in (up, kept))
+    if not stage.asks:
         statistics = worker.statistics()
         if kept:
             context.state[KEPT] = ArrayRecord({n: _array(v) for n, v in kept.items()})
@@ -133,7 +130,11 @@ class _Worker:
 
         return grad
 
-    def full(self, w: Vector) -> Vector:
+    def loss(self, w: Vector) -> Vector:
+        """The loss over all the data."""
+        raise NotImplementedError("a method that asks for losses has no strategy yet")
+
+    def gradient(self, w: Vector) -> Vector:
         """The gradient over all the data."""
         total, count = torch.zeros_like(w, dtype=torch.float64), 0
         before = self.after

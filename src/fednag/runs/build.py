@@ -5,30 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from fednag.core.algorithm import (Algorithm)
-from fednag.devices.attendance import (attendance)
-from fednag.devices.fleet import (load_fleet)
+from fednag.compute.threads import one_thread
 from fednag.config import CUSTOM, Experiment, build_algorithm, participants
+from fednag.config.parts import scheme_of
 from fednag.config.sections import Data, Evaluation, Split, Stop
+from fednag.core.algorithm import Algorithm
+from fednag.core.keys import Draws
+from fednag.data import partition, tables
+from fednag.data import sets as data
+from fednag.data.dataset import Dataset
+from fednag.data.given import is_for_numbers, is_integer
+from fednag.data.partition import Partition
+from fednag.devices.executor import on_clock
+from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
-from fednag.problems.metrics import (METRICS, Metric, better_of, fitting)
-from fednag.data import (sets as data, partition, tables)
-from fednag.problems import (models)
-from fednag.data.dataset import (Dataset)
+from fednag.problems import models
 from fednag.problems.factories import Factory, made
-from fednag.data.given import (is_for_numbers, is_integer)
 from fednag.problems.losses import Loss
-from fednag.data.partition import (Partition)
+from fednag.problems.metrics import METRICS, Metric, better_of, fitting
 from fednag.problems.problem import Problem
 from fednag.simulate.run import Level, Patience, Plan
-from fednag.simulate.schedule import Schedule
-from fednag.compute.threads import (one_thread)
 from fednag.simulate.tuning import choose
 
 T = TypeVar("T")
@@ -85,20 +88,22 @@ class Builder:
         per_round = participants(experiment, workers)
         owned = (deal.pooled() if algorithm.pooled else deal).workers
         sizes = [len(mine) for mine in owned]
-        schedule = Schedule(experiment.seed, sizes, training.batch, per_round)
+        draws = Draws(experiment.seed, sizes, training.batch)
+        scheme = scheme_of(experiment, algorithm)
         # Methods that are compared share the choice.
         choice = self._once(
             [
                 f"tuning of {per_round}, chunk {engine.chunk}",  # a given one displaces none found
                 *self._parts(experiment, device),
-                (schedule.width, training.tau, engine, algorithm.elementwise),
+                (draws.width, training.tau, engine, algorithm.elementwise),
             ],
             lambda: choose(
                 problem,
-                algorithm,
+                scheme,
                 owned,
-                schedule,
+                draws,
                 training.tau,
+                participants=per_round,
                 iterations=training.iterations,
                 chunk=engine.chunk,
                 threads=engine.threads,
@@ -130,7 +135,7 @@ class Builder:
         plan = Plan(
             problem=problem,
             partition=deal,
-            algorithm=algorithm,
+            scheme=scheme,
             tau=training.tau,
             iterations=training.iterations,
             batch=training.batch,
@@ -395,8 +400,10 @@ def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[st
         )
     place = str(Path(fleet.source).absolute()) if fleet.source != fleet.name else fleet.source
     update = section.model_copy(update={"fleet": place, "digest": fleet.digest})
-    attend, notes = attendance(plan, fleet, section.deadline)
-    return experiment.model_copy(update={"clock": update}), replace(plan, attend=attend), notes
+    clock, notes = on_clock(plan, fleet)
+    deadline = inf if section.deadline is None or plan.algorithm.pooled else section.deadline
+    plan = replace(plan, clock=clock, deadline=deadline)
+    return experiment.model_copy(update={"clock": update}), plan, notes
 
 
 def outputs_of(y: Tensor) -> int:

@@ -22,19 +22,25 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fednag.core.algorithm import News
+from fednag.core.files import sync, write_atomically
+from fednag.core.record import RoundFacts
+from fednag.core.state import Best, Flight, State
+from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.runs.folder import Mark, RunFolder
-from fednag.core.files import sync, write_atomically
-from fednag.simulate.run import Best, Plan, State
-from fednag.core.vectors import (Vectors)
+from fednag.simulate.run import Plan
 
 Plain = tuple[str | None, str | None, str | None]
 """Why the plain loop trains the model, why it evaluates it, why workers are not stacked."""
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
+WORKERS = "workers "  # no rule can give a vector that name
 LARGEST_HEADER = 64 << 20  # bytes; a header that claims more is not ours
-COUNTS = ("round", "iteration", "bytes_up", "bytes_down", "refusals", "misses", "waited")
+COUNTS = (
+    "round", "iteration", "bytes_up", "bytes_down", "participants", "refusals", "misses", "waited",
+)  # fmt: skip
 NUMBERS = ("seconds", "first_loss", "clock", "watched")
 # What the first checkpoints did not hold.
 SINCE: dict[str, Any] = {
@@ -43,7 +49,13 @@ SINCE: dict[str, Any] = {
     "missed": (),
     "waited": 0,
     "watched": None,
+    "participants": 0,
+    "control": {},
+    "rounds": (),
+    "flying": (),
+    "news": {},
 }
+TOLD = ("share", "steps", "staleness", "seconds", "round", "iteration", "missed")
 
 
 class UnusableError(Exception):
@@ -86,12 +98,26 @@ def write(
 ) -> None:
     """Save the state after ``records`` records, then drop all but the newest checkpoints."""
     tensors = {f"server.{name}": vector for name, vector in state.server.items()}
-    tensors |= {f"memory.{name}": rows for name, rows in state.memories.items()}
+    tensors |= _stacked("memory", state.memories)
+    for (worker, place), held in state.residues.items():
+        tensors |= {f"residue.{worker}.{place}.{name}": vector for name, vector in held.items()}
+    for flight in state.flying:  # those of one round were sent the same
+        tensors |= {f"sent.{flight.round}.{n}": vector for n, vector in flight.sent.items()}
     tensors["starts"] = torch.from_numpy(state.starts)
     about: dict[str, Any] = {name: getattr(state, name) for name in (*COUNTS, *NUMBERS)}
     about["first_loss"] = state.first_loss if np.isfinite(state.first_loss) else None
     about |= {"format": FORMAT, "owner": owner, "versions": dict(versions), "best": None}
-    about |= {"refused": state.refused, "missed": state.missed}
+    about |= {"refused": state.refused, "missed": state.missed, "control": state.control}
+    about["rounds"] = [asdict(facts) for facts in state.rounds]
+    about["news"] = {name: getattr(state.news, name) for name in TOLD}
+    about["news"]["told"] = {str(i): dict(told) for i, told in state.news.told.items()}
+    about["flying"] = [
+        {
+            **{n: getattr(flight, n) for n in ("worker", "round", "steps", "start", "arrival")},
+            "numbers": dict(flight.numbers),
+        }
+        for flight in state.flying
+    ]
     about["plain"] = plain
     about["evaluated"] = state.record is not None
     about["records"] = asdict(folder.mark(records))
@@ -186,6 +212,14 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         named = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         return Vectors(**{name.removeprefix(prefix): t.to(device) for name, t in named.items()})
 
+    residues: dict[tuple[int, int], dict[str, Tensor]] = {}
+    for name, vector in bag("residue.").items():
+        worker, place, own = name.split(".", 2)
+        residues.setdefault((int(worker), int(place)), {})[own] = vector
+    news = {**about["news"], "told": {int(i): t for i, t in about["news"].get("told", {}).items()}}
+    for name in ("staleness", "missed"):
+        news[name] = tuple(news.get(name, ()))
+    first = {"round": about["round"], "iteration": about["iteration"]}
     best = about["best"]
     buffers = tensors["best.buffers"].to(device) if "best.buffers" in tensors else None
     numbers = {name: about[name] for name in (*COUNTS, *NUMBERS)}
@@ -193,7 +227,12 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         numbers["first_loss"] = float("inf")
     return State(
         server=bag("server."),
-        memories=bag("memory."),
+        memories=_unstacked(bag("memory."), about["format"]),
+        residues={key: Vectors(**named) for key, named in residues.items()},
+        control=about["control"],
+        flying=tuple(Flight(sent=bag(f"sent.{f['round']}."), **f) for f in about["flying"]),
+        news=News(**{**first, **news}),
+        rounds=() if about["evaluated"] else tuple(_facts(each) for each in about["rounds"]),
         starts=tensors["starts"].numpy(),
         best=Best(tensors["best.w"].to(device), **best, buffers=buffers) if best else None,
         # Those that a record has named are not to be named again.
@@ -201,6 +240,35 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         missed=() if about["evaluated"] else tuple(about["missed"]),
         **numbers,
     )
+
+
+def _stacked(prefix: str, memories: Mapping[int, Vectors]) -> dict[str, Tensor]:
+    """What workers keep as one tensor a name, with the numbers of the workers who keep it."""
+    if not memories:
+        return {}
+    workers = sorted(memories)
+    found = {
+        f"{prefix}.{name}": torch.stack([memories[worker][name] for worker in workers])
+        for name in memories[workers[0]]
+    }
+    return {**found, f"{prefix}.{WORKERS}": torch.tensor(workers)}
+
+
+def _unstacked(rows: Vectors, written: int) -> dict[int, Vectors]:
+    if not rows:
+        return {}
+    named = rows.without(WORKERS)
+    count = len(next(iter(named.values())))
+    # The first format had a row for every worker.
+    workers = range(count) if written == 1 else rows[WORKERS].tolist()
+    return {
+        worker: named.map(lambda held, row=row: held[row].clone())  # type: ignore[misc]
+        for row, worker in enumerate(workers)
+    }
+
+
+def _facts(table: dict[str, Any]) -> RoundFacts:
+    return RoundFacts(**{**table, "cohort": tuple(table["cohort"]), "steps": tuple(table["steps"])})
 
 
 def _header(content: bytes) -> dict[str, str]:

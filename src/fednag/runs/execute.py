@@ -18,22 +18,23 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from fednag.runs import (checkpoint)
-from fednag.core.algorithm import (BUFFERS)
-from fednag.devices.attendance import (workload_facts)
 from fednag.config import Experiment
-from fednag.errors import FednagError
-from fednag.runs.interrupts import (Interrupted, Watch)
-from fednag.problems.metrics import (undefined)
-from fednag.problems.checks import MisrecordedError
-from fednag.runs.folder import OVER, RunFolder
-from fednag.core.record import Record
+from fednag.core.algorithm import BUFFERS
 from fednag.core.files import write_atomically
+from fednag.core.record import Record
+from fednag.core.state import State
+from fednag.core.vectors import Vectors
+from fednag.devices.workload import workload_facts
+from fednag.errors import FednagError
+from fednag.problems.checks import MisrecordedError
+from fednag.problems.metrics import undefined
+from fednag.runs import checkpoint
+from fednag.runs.folder import OVER, RunFolder
+from fednag.runs.interrupts import Interrupted, Watch
 from fednag.runs.outcome import Outcome
-from fednag.simulate.run import Crew, Plan, State, simulate
+from fednag.runs.weights import load_model, save_model
+from fednag.simulate.run import Plan, Trainer, simulate
 from fednag.simulate.tuning import alone_note, plain_note
-from fednag.core.vectors import (Vectors)
-from fednag.runs.weights import (load_model, save_model)
 
 Listener = Callable[[State], None]
 """Called before training and after every round."""
@@ -58,7 +59,7 @@ class Execution:
     notes: list[str] = field(default_factory=list)
     listener: Listener | None = None
     watch: Watch | None = None
-    crew: Crew | None = None  # machines elsewhere that do the workers' halves
+    trainer: Trainer | None = None  # machines elsewhere that do the workers' side
     runner: str = "simulator"
     facts: dict[str, Any] = field(default_factory=dict)  # more for run.json
     opened: Callable[[RunFolder], None] | None = None  # told where the run is written
@@ -125,7 +126,9 @@ class Execution:
             )
         return info
 
-    def _train(self, folder: RunFolder | None, records: list[Record], resumed: State | None) -> Outcome:
+    def _train(
+        self, folder: RunFolder | None, records: list[Record], resumed: State | None
+    ) -> Outcome:
         try:
             return self._trained(folder, records, resumed)
         except MisrecordedError as error:
@@ -143,7 +146,7 @@ class Execution:
         state = None
         saved = time.monotonic()
         try:
-            for state in simulate(self.plan, resumed, self.crew):
+            for state in simulate(self.plan, resumed, self.trainer):
                 if state.record is not None:
                     records.append(state.record)
                     if folder:
@@ -222,7 +225,7 @@ class Execution:
         last = records[-1] if records else None
         if last and last.refusals:
             whose = _whose({worker for record in records for worker in record.refused})
-            why = "they were not finite" if self.crew is None else "see silos.jsonl"
+            why = "they were not finite" if self.trainer is None else "see silos.jsonl"
             self.notes.append(f"{last.refusals} updates of {whose} were refused: {why}")
         if last and last.misses:
             whose = _whose({worker for record in records for worker in record.missed})
@@ -248,7 +251,7 @@ class Execution:
 
     def _told(self) -> list[str]:
         """What was found out about the model during the run, and not said before it."""
-        if self.crew is not None:
+        if self.trainer is not None:
             return []
         gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
         found = [plain_note(gradients.plain)] if gradients.plain else []
@@ -313,7 +316,6 @@ def _held(plan: Plan) -> dict[str, Any]:
 def _last(plan: Plan, record: Record, ended: str, diverged: bool) -> State:
     """As much of a finished run's last state as its record tells."""
     return State(
-        Vectors(),
         Vectors(),
         np.zeros(len(plan.owned), dtype=np.int64),
         round=record.round,

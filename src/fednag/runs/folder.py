@@ -10,10 +10,9 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fednag.core.files import sync, write_atomically
-from fednag.core.record import MAY_BE_NONE, Record
+from fednag.core.record import MAY_BE_NONE, Record, RoundFacts
 from fednag.errors import BusyError, FednagError
 
 WHOLE = ("iteration", "round", "bytes_up", "bytes_down", "participants", "refusals", "misses")
@@ -200,6 +199,7 @@ class RunFolder:
             fields = json.loads(line)
             lists = {key: fields.pop(key) for key in LISTS if key in fields}
             metrics = fields.pop("metrics", {})
+            rounds = tuple(_round(each) for each in fields.pop("rounds", ()))
             for name, given in metrics.items():
                 if given is not None and not _is_number(given, whole=False):
                     raise ValueError(f"{name} is {given!r}")
@@ -211,11 +211,20 @@ class RunFolder:
                 if not all(_is_number(part, key != "worker_losses") for part in given):
                     raise ValueError(f"{key} is {given!r}")
             fields |= {key: tuple(given) for key, given in lists.items()}
-            return Record(**fields, metrics=metrics)
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            return Record(**fields, metrics=metrics, rounds=rounds)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise FednagError(
                 f"{self.records_file}: line {number} is not a record ({error}); restore the file"
             ) from error
+
+
+def _round(table: dict[str, Any]) -> RoundFacts:
+    listed = {name: tuple(table[name]) for name in ("cohort", "steps")}
+    found = RoundFacts(**{**table, **listed})
+    numbers = [found.round, found.down, found.up, *found.cohort, *found.steps]
+    if len(found.cohort) != len(found.steps) or not all(_is_number(n, True) for n in numbers):
+        raise ValueError(f"rounds has {table!r}")
+    return found
 
 
 def _is_number(value: object, whole: bool) -> bool:

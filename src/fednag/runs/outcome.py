@@ -34,4 +34,5 @@ class Outcome:
         accuracy = "" if last.accuracy is None else f", accuracy {last.accuracy:.2%}"
         known = {name: value for name, value in last.metrics.items() if value is not None}
         accuracy += "".join(f", {name} {value:.4g}" for name, value in known.items())
-        return f"<{type(self).__name__} {self.label}: {last.iteration} iterations, {loss}{accuracy}, {self.ended}>"
+        name = f"{type(self).__name__} {self.label}"
+        return f"<{name}: {last.iteration} iterations, {loss}{accuracy}, {self.ended}>"

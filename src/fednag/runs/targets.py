@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import floor, isfinite, log10
 from typing import Any
 
-from fednag.errors import FednagError
-from fednag.problems.metrics import (ALWAYS, METRICS, Better, as_good, better_of)
 from fednag.core.record import Record
+from fednag.errors import FednagError
+from fednag.problems.metrics import ALWAYS, METRICS, Better, as_good, better_of
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
-from fednag.errors import FednagError
 from fednag.core.files import write_atomically
+from fednag.errors import FednagError
 
 
 def save_model(module: nn.Module, path: Path) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
+    from fednag.core.state import State
     from fednag.runs.execute import Listener
-    from fednag.simulate.run import State
 
 PAUSE = 0.2  # seconds between two updates of a cell: each is a message to the browser
 TELLING = 2.0  # seconds of work before the time left can be guessed

@@ -19,8 +19,8 @@ from fednag.show.tables import Row, cells, headings, target_cells, target_headin
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
+    from fednag.core.state import State
     from fednag.runs.execute import Listener
-    from fednag.simulate.run import State
 
 MOST_LINES = 20
 QUIET_SECONDS = 10  # between two lines about a run when the output is not a terminal

@@ -1,4 +1,4 @@
-"""Runs the workers' halves of rounds: chunks of stacked workers, spread over threads.
+"""Runs the worker side of exchanges here: chunks of stacked workers, spread over threads.
 
 Sums are taken in worker order whatever finishes first, so a run repeats bit for bit; only ``chunk``
 may change it, and only by rounding.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,53 +18,19 @@ from torch import Tensor
 
 from fednag.compute.randomness import private_randomness
 from fednag.compute.threads import ThreadPool
+from fednag.core.aggregator import Total
 from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.keys import MODEL, UPLINK, Draws, Indexes, generator
+from fednag.core.loop import Scheme
 from fednag.core.vectors import Vector, Vectors
 from fednag.problems.problem import Problem
-from fednag.simulate.schedule import EAGER, Indexes, Schedule
-from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, stacked
+from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, replaced, stacked
 
 Mask = NDArray[np.bool_]
 
 EVALUATION_BLOCK = 500  # samples a task; fixed, so that results do not depend on threads
 GRADIENT_BLOCK = 256  # samples of each worker a task takes at a time for a full gradient
-
-
-@dataclass(frozen=True, eq=False)
-class Gathered:
-    """What came up from some workers: sums weighted by data size, later their mean.
-
-    Updates that are not finite would spoil everyone's, so they are left out.
-    """
-
-    vectors: Vectors
-    size: int  # samples of the workers that are in it
-    refused: tuple[int, ...]  # the workers that are not
-    missed: tuple[int, ...] = ()  # the workers that did not answer
-    travelled: tuple[int, int] | None = None  # bytes (down, up), where they were counted
-
-    def __add__(self, other: Gathered) -> Gathered:
-        vectors = self.vectors.map_with(other.vectors, torch.add)
-        return Gathered(vectors, self.size + other.size, self.refused + other.refused)
-
-    def after(self, before: Gathered) -> Gathered:
-        """The same, with what was noticed in the exchange before it."""
-        refused, missed = before.refused + self.refused, before.missed + self.missed
-        travelled = None
-        if self.travelled and before.travelled:
-            down, up = (a + b for a, b in zip(before.travelled, self.travelled, strict=True))
-            travelled = down, up
-        return replace(self, refused=refused, missed=missed, travelled=travelled)
-
-
-def mean_of(parts: Iterator[Gathered], dtype: torch.dtype) -> Gathered:
-    """The weighted mean of sums, taken in the order they come."""
-    total = next(parts)
-    for part in parts:
-        total = total + part
-    size = max(total.size, 1)
-    mean = total.vectors.map(lambda vector: (vector / size).to(dtype))
-    return Gathered(mean, total.size, total.refused)
 
 
 def is_checked(number: int) -> bool:
@@ -75,26 +41,40 @@ def is_checked(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0 and number % 3 == 1
 
 
-class Engine:
-    """Computes rounds of ``algorithm`` for workers who own the samples in ``owned``."""
+@dataclass(frozen=True, eq=False)
+class Uploads:
+    """What n stacked workers send and keep, a row each."""
+
+    workers: Indexes
+    up: Vectors
+    kept: Vectors  # nothing, where they keep what they had
+    left: list[Vectors]  # what transforms keep of each worker's
+    told: Mapping[str, Vector]
+    finite: Mask
+    nbytes: int
+
+
+class Engine(Executor):
+    """Computes exchanges of a scheme for workers who own the samples in ``owned``."""
 
     def __init__(
         self,
         problem: Problem,
-        algorithm: Algorithm,
+        scheme: Scheme,
         owned: Sequence[Indexes],
-        schedule: Schedule,
+        draws: Draws,
         *,
         chunk: int,
         threads: int,
     ) -> None:
-        self.problem, self.algorithm, self.schedule = problem, algorithm, schedule
+        self.problem, self.scheme, self.draws = problem, scheme, draws
         self.owned = owned
         self.chunk = chunk
-        self.memories = Memories.fresh(first_memory(algorithm, problem), len(owned))
+        self.held = int(draws.sizes.sum())
+        self.first_memory = first_memory(scheme.algorithm, problem)
         # The mean over many workers keeps more digits than the vectors themselves.
         self._wide = torch.float32 if problem.device.type == "mps" else torch.float64
-        self._step = RecordedStep(algorithm, problem)
+        self._steps = [RecordedStep(stage, problem) for stage in scheme.stages]
         # Random draws are keyed by worker, and there is one generator for all threads.
         self._pool = ThreadPool(1 if problem.gradients.plain else threads)
         self._sums = None if problem.shares is None else self._sums_of_shares(problem.shares)
@@ -106,62 +86,146 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self._pool.__exit__()
 
-    def probe(self, server: Vectors, workers: Indexes, number: int = 0) -> Gathered:
-        """The mean full gradient ``g`` at the server's ``w`` over these workers."""
-
-        def task(group: Indexes) -> Gathered:
-            with self._draws(group, number, of_probe=1):
-                carried = Carried(self._buffers(server, self.memories.read(group), len(group)))
-                up = Vectors(g=self._full(group, carried)(stacked(server.w, len(group))))
-            return self._weighted(up, group, self._finite(group, up))
-
-        parts = self._pool.ordered(task, self._groups(workers))
-        return mean_of(parts, self.problem.dtype)
-
-    def round(
-        self, server: Vectors, workers: Indexes, starts: Indexes, steps: int, number: int
-    ) -> Gathered:
-        """The mean of what ``workers`` return after ``steps`` iterations each.
-
-        ``starts`` holds, for every worker of the run, the iterations it has done before. A worker
-        whose update is refused keeps the memory it had.
-        """
-        if is_checked(number):
+    def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
+        """A worker whose update is refused keeps the memory it had."""
+        if not asked.stage.asks and is_checked(asked.round):
             self.problem.check_again()
-        sent = server.pick(self.algorithm.down)
+        parts = self._pool.ordered(
+            lambda group: self._group(group, memories, residues), self._groups(asked)
+        )
+        answers: dict[str, Any] = {"memories": {}, "residues": {}, "told": {}}
+        total, size, up = None, 0, 0
+        refused: list[int] = []
+        for part in parts:
+            size, up = size + part.size, up + part.up
+            refused += part.refused
+            for name, table in answers.items():
+                table.update(getattr(part, name))
+            if part.total is not None:
+                merge = self.scheme.aggregator.merge
+                total = part.total if total is None else merge(total, part.total)
+        return Answers(total, size, **answers, refused=tuple(refused), up=up)
 
-        def task(group: Indexes) -> Gathered:
-            with self._draws(group, number):
-                # A worker's rules always see a row for each worker, also of what was sent.
-                rows = sent.map(lambda vector: stacked(vector, len(group)))
-                mine = self.memories.read(group)
-                carried = Carried(self._buffers(server, mine, len(group)))
-                grads = self._grads(group, starts, steps, carried)
-                full = self._full(group, carried)
-                rules = mine.without(BUFFERS)
-                up, kept = local_round(self.algorithm, rows, rules, grads, full, self._step)
-            if BUFFERS in server:
-                up = up.but(**{BUFFERS: carried.rows})
-            if BUFFERS in mine:
-                kept = kept.but(**{BUFFERS: carried.rows})
-            finite = self._finite(group, up, kept)
-            self.memories.write(group, kept, finite)
-            return self._weighted(up, group, finite)
+    def once(self, server: Vectors, workers: Indexes, starts: Indexes, steps: int) -> Answers:
+        """One exchange of local iterations, outside of any run; nothing is compared."""
+        stages = self.scheme.stages
+        stage, place = stages[-1], len(stages) - 1
+        sent = server.pick([*stage.down, *([BUFFERS] if BUFFERS in server else [])])
+        each = np.full(len(workers), steps)
+        return self.exchange(Exchange(stage, place, {}, 0, sent, workers, each, starts), {}, {})
 
-        parts = self._pool.ordered(task, self._groups(workers))
-        return mean_of(parts, self.problem.dtype)
+    def _group(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
+        """What stacked workers answer, reduced."""
+        found = self.uploads(asked, memories, residues)
+        workers = found.workers
+        good = [row for row in range(len(workers)) if found.finite[row]]
+        return Answers(
+            total=self._lifted(found.up, asked, found.finite),
+            size=int(self.draws.sizes[workers][found.finite].sum()),
+            memories={int(workers[i]): _row(found.kept, i) for i in good if found.kept},
+            residues={(int(workers[i]), asked.place): found.left[i] for i in good if found.left},
+            told={
+                int(workers[i]): {name: float(values[i]) for name, values in found.told.items()}
+                for i in range(len(workers) if found.told else 0)
+            },
+            refused=tuple(int(worker) for worker in workers[~found.finite]),
+            up=0 if self.scheme.algorithm.pooled else found.nbytes,
+        )
 
-    def verify(self, server: Vectors, starts: Indexes) -> None:
-        """Compare the recorded step with the module once more, at the weights of the end."""
+    def uploads(self, asked: Exchange, memories: Memories, residues: Residues) -> Uploads:
+        """What stacked workers send, all of whom do the same number of steps."""
+        group, sent, stage = asked.workers, asked.sent, asked.stage
+        with self._draws(asked):
+            # A worker's rules always see a row for each worker, also of what was sent.
+            rows = sent.without(BUFFERS).map(lambda vector: stacked(vector, len(group)))
+            mine = self._memory(group, memories)
+            rules_mine = mine.without(BUFFERS)
+            carried = Carried(self._buffers(sent, mine, len(group)))
+            up, kept, told = local_round(
+                replaced(stage, asked.numbers),
+                rows,
+                rules_mine,
+                self._grads(asked, carried),
+                GroupData(self, group, carried),
+                self._steps[asked.place].with_numbers(asked.numbers),
+                self.scheme.controller.observe if self.scheme.controller.observes else None,
+            )
+        if BUFFERS in sent and not stage.asks:
+            up = up.but(**{BUFFERS: carried.rows})
+        if BUFFERS in mine and not stage.asks:
+            kept = kept.but(**{BUFFERS: carried.rows})
+        elif kept is rules_mine:
+            kept = Vectors()  # nothing new
+        up = up.map(lambda vector: vector.expand(len(group), vector.shape[-1]))
+        if asked.as_differences:
+            up = up.map_named(lambda name, rows: rows - sent[name] if name in sent else rows)
+        finite = self._finite(group, up, kept)
+        up, size, left = self._uplinked(asked, up, residues)
+        if left:  # a transform may have gone out of range
+            finite &= self._finite(group, up)
+        return Uploads(group, up, kept, left, told, finite, size)
+
+    def _uplinked(
+        self, asked: Exchange, up: Vectors, residues: Residues
+    ) -> tuple[Vectors, int, list[Vectors]]:
+        """Each worker's upload after its transforms, bytes of all, and what each worker keeps."""
+        uplink = self.scheme.uplink
+        if not uplink.parts:
+            return up, up.nbytes, []
+        changed, left, size = [], [], 0
+        for row, worker in enumerate(asked.workers.tolist()):
+            own = _row(up, row)
+            residue = residues.get((worker, asked.place)) or uplink.init(own)
+            named = int(self.draws.numbers[worker])
+            rng = generator(self.draws.seed, UPLINK, asked.round, named, asked.place)
+            gone, after = uplink.apply(own, residue, rng)
+            size += uplink.nbytes(gone)
+            changed.append(gone)
+            left.append(after)
+        names = list(changed[0])
+        stack = {name: torch.stack([each[name] for each in changed]) for name in names}
+        return Vectors(**stack), size, left
+
+    def _lifted(self, up: Vectors, asked: Exchange, finite: Mask) -> Total | None:
+        """The updates that are finite, reduced."""
+        if not finite.any():
+            return None
+        aggregator = self.scheme.aggregator
+        held = self.draws.sizes[asked.workers][finite].tolist()
+        weights = [aggregator.weight(size, asked.staleness) for size in held]
+        kept = up.map(lambda rows: _rows(rows, finite))
+        return aggregator.lift(
+            kept, torch.tensor(weights, dtype=self._wide).to(self.problem.device)
+        )
+
+    def _memory(self, group: Indexes, memories: Memories) -> Vectors:
+        """What these workers keep, a row each."""
+        if not self.first_memory:
+            return self.first_memory
+        held = [memories.get(int(worker), self.first_memory) for worker in group]
+        return self.first_memory.map_named(
+            lambda name, _: torch.stack([each[name] for each in held])
+        )
+
+    def verify(self, server: Vectors, memories: Memories, starts: Indexes) -> None:
+        """Compare the recorded steps with the module once more, at the weights of the end."""
         self.problem.check_again()
-        group = self._groups(np.arange(len(self.owned)))[0]
-        with self._draws(group, 0):
-            mine = self.memories.read(group)
-            carried = Carried(self._buffers(server, mine, len(group)))
-            sent = server.pick(self.algorithm.down).map(lambda v: stacked(v, len(group)))
-            rules = mine.without(BUFFERS)
-            grad = next(iter(self._grads(group, starts, 1, carried)))
-            self._step(self.algorithm.begin(sent, rules), grad, sent, rules)
+        for place, stage in enumerate(self.scheme.stages):
+            if stage.asks:
+                continue
+            everyone = np.arange(len(self.owned))
+            sent = server.pick([*stage.down, *([BUFFERS] if BUFFERS in server else [])])
+            steps = np.ones_like(everyone)
+            asked = Exchange(stage, place, {}, 0, sent, everyone, steps, starts)
+            asked = self._groups(asked)[0]
+            with self._draws(asked):
+                mine = self._memory(asked.workers, memories)
+                workers = len(asked.workers)
+                carried = Carried(self._buffers(sent, mine, workers))
+                rows = sent.without(BUFFERS).map(lambda v, n=workers: stacked(v, n))  # type: ignore[misc]
+                rules = mine.without(BUFFERS)
+                grad = next(iter(self._grads(asked, carried)))
+                self._steps[place](stage.begin(rows, rules), grad, rows, rules)
 
     def evaluate(
         self, w: Vector, b: Vector, x: Tensor, y: Tensor, index: Tensor
@@ -187,39 +251,43 @@ class Engine:
         width = len(index) if self.problem.facts.mixes_settled else EVALUATION_BLOCK
         return torch.split(index, max(width, 1))
 
-    def _draws(
-        self, group: Indexes, number: int, of_probe: int = 0
-    ) -> AbstractContextManager[None]:
+    def _draws(self, asked: Exchange) -> AbstractContextManager[None]:
         """Random draws of the group's models, keyed by round and worker."""
         if self.problem.gradients.plain is None:
             return nullcontext()
-        named = int(self.schedule.numbers[group[0]])
-        stream = (of_probe,) if of_probe else ()
-        return private_randomness(_key(self.schedule.seed, EAGER, number, named, *stream))
+        named = int(self.draws.numbers[asked.workers[0]])
+        # The stage that trains has the stream of its own; those before it have theirs.
+        stream = (asked.place + 1,) if asked.stage.asks else ()
+        return private_randomness(_key(self.draws.seed, MODEL, asked.round, named, *stream))
 
-    def _buffers(self, server: Vectors, mine: Vectors, workers: int) -> Vector:
+    def _buffers(self, sent: Vectors, mine: Vectors, workers: int) -> Vector:
         """The buffers workers begin with: the server's, their own, or the model's first."""
         if BUFFERS in mine:
             return mine[BUFFERS]
-        first = server.get(BUFFERS, self.problem.initial_buffers)
+        first = sent.get(BUFFERS, self.problem.initial_buffers)
         return stacked(first, workers).contiguous()
 
-    def _groups(self, workers: Indexes) -> list[Indexes]:
+    def _groups(self, asked: Exchange) -> list[Exchange]:
+        """Consecutive workers who can be stacked: the same steps, batches of the same width."""
         chunk = 1 if self.problem.gradients.plain else self.chunk
-        if not self.problem.batchwise:
-            return [workers[i : i + chunk] for i in range(0, len(workers), chunk)]
-        groups: list[list[int]] = []  # batches of other widths cannot be stacked without padding
-        for worker in workers.tolist():
-            last = groups[-1] if groups else []
-            if last and len(last) < chunk and self._width(last[0]) == self._width(worker):
-                last.append(worker)
-            else:
-                groups.append([worker])
-        return [np.asarray(group, dtype=np.int64) for group in groups]
+        kinds = asked.steps
+        if self.problem.batchwise:  # batches of other widths cannot be stacked without padding
+            widths = np.array([self._width(int(worker)) for worker in asked.workers])
+            kinds = kinds * (1 + int(widths.max(initial=0))) + widths
+        if len(kinds) and bool((kinds == kinds[0]).all()):
+            bounds = list(range(0, len(kinds), chunk))
+        else:
+            bounds = []
+            for place in range(len(kinds)):
+                begins = not bounds or place - bounds[-1] >= chunk
+                if begins or kinds[place] != kinds[bounds[-1]]:
+                    bounds.append(place)
+        ends = [*bounds[1:], len(kinds)]
+        return [asked.among(slice(first, last)) for first, last in zip(bounds, ends, strict=True)]
 
     def _width(self, worker: int) -> int:
-        size = int(self.schedule.sizes[worker])
-        return min(self.schedule.batch, size) if self.schedule.batch else size
+        size = int(self.draws.sizes[worker])
+        return min(self.draws.batch, size) if self.draws.batch else size
 
     def _finite(self, group: Indexes, *bags: Vectors) -> Mask:
         """For each worker of a group, whether all its vectors are finite."""
@@ -230,29 +298,21 @@ class Engine:
                 found &= vector.isfinite().all(-1).cpu().numpy()
         return found
 
-    def _weighted(self, up: Vectors, group: Indexes, finite: Mask) -> Gathered:
-        """The sum of D_i times each worker's vectors, for those that are finite."""
-        held = self.schedule.sizes[group][finite]
-        sizes = self._tensor(held).to(self._wide)
-
-        def total(vector: Vector) -> Vector:
-            rows = vector.expand(len(group), vector.shape[-1])
-            return sizes @ _rows(rows, finite).to(self._wide)
-
-        sums = up.map(total)
-        return Gathered(sums, int(held.sum()), tuple(int(i) for i in group[~finite]))
-
-    def _grads(
-        self, group: Indexes, starts: Indexes, steps: int, carried: Carried
-    ) -> Iterator[Grad]:
+    def _grads(self, asked: Exchange, carried: Carried) -> Iterator[Grad]:
         """Each iteration's mini-batch gradient; a batch is gathered when its turn comes."""
-        if not self.schedule.batch:
+        group, steps = asked.workers, int(asked.steps[0])
+        if not steps:
+            return
+        if not self.draws.batch:
             for _ in range(steps):
                 yield self._full(group, carried, moves=True)
             return
-        drawn = [self.schedule.batches(int(i), int(starts[i]), steps) for i in group]
+        drawn = [
+            self.draws.batches(int(worker), int(start), steps)
+            for worker, start in zip(group, asked.starts, strict=True)
+        ]
         width = max(positions.shape[1] for positions in drawn)
-        width = width if self.problem.batchwise else self.schedule.width
+        width = width if self.problem.batchwise else self.draws.width
         index = np.zeros((steps, len(group), width), dtype=np.int64)
         weight = np.zeros((len(group), width))
         for row, (worker, positions) in enumerate(zip(group, drawn, strict=True)):
@@ -279,7 +339,7 @@ class Engine:
 
         With ``moves``, it is the gradient of an iteration, and the workers' buffers move on.
         """
-        sizes = self.schedule.sizes[group]
+        sizes = self.draws.sizes[group]
         whole = self.problem.batchwise
         width = int(sizes.max()) if whole else min(GRADIENT_BLOCK, int(sizes.max()))
         moved = not moves
@@ -323,7 +383,7 @@ class Engine:
 
     def _total(self, worker: int) -> float:
         """What a worker's sum of losses is divided by."""
-        return float(self.schedule.sizes[worker] if self._sums is None else self._sums[worker])
+        return float(self.draws.sizes[worker] if self._sums is None else self._sums[worker])
 
     def _sums_of_shares(self, shares: Tensor) -> NDArray[np.float64]:
         held = shares.cpu().numpy()
@@ -349,23 +409,32 @@ def first_memory(algorithm: Algorithm, problem: Problem) -> Vectors:
     return first
 
 
-class Memories:
-    """What workers keep between rounds, a row each; takes no room where they keep nothing."""
+class GroupData:
+    """All the data of n stacked workers, as the rules see them."""
 
-    def __init__(self, rows: Vectors) -> None:
-        self.rows = rows
+    def __init__(self, engine: Engine, group: Indexes, carried: Carried) -> None:
+        self.engine, self.group, self.carried = engine, group, carried
 
-    @classmethod
-    def fresh(cls, first: Vectors, workers: int) -> Memories:
-        return cls(first.map(lambda vector: vector.repeat(workers, 1)))
+    def gradient(self, w: Vector) -> Vector:
+        return self.engine._full(self.group, self.carried)(w)
 
-    def read(self, group: Indexes) -> Vectors:
-        return self.rows.map(lambda rows: rows[torch.from_numpy(group).to(rows.device)])
+    def loss(self, w: Vector) -> Vector:
+        engine, problem = self.engine, self.engine.problem
+        found = []
+        for row, worker in enumerate(self.group):
+            index = torch.from_numpy(engine.owned[worker]).to(problem.device)
+            at = stacked(w, len(self.group))[row]
+            parts = [
+                problem.evaluate(at, self.carried.rows[row], problem.x, problem.y, block)[0]
+                for block in engine.blocks(index)
+            ]
+            found.append(problem.mean_loss(torch.cat(parts), problem.y[index]))
+        return torch.tensor(found, dtype=torch.float64).unsqueeze(1)
 
-    def write(self, group: Indexes, kept: Vectors, finite: Mask) -> None:
-        for name, rows in self.rows.items():
-            where = torch.from_numpy(group[finite]).to(rows.device)
-            rows[where] = _rows(kept[name].expand(len(group), rows.shape[-1]), finite)
+
+def _row(rows: Vectors, row: int) -> Vectors:
+    """One worker's vectors, in memory of their own."""
+    return rows.map(lambda vector: vector[min(row, len(vector) - 1)].clone())
 
 
 def _rows(vector: Vector, wanted: Mask) -> Vector:

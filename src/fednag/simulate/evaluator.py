@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fednag.compute.randomness import private_randomness
+from fednag.core.keys import SAMPLE, Indexes
 from fednag.core.vectors import Vector
 from fednag.problems.metrics import Metric, measured
-from fednag.simulate.schedule import SAMPLE, Indexes
 
 if TYPE_CHECKING:
     from fednag.simulate.engine import Engine

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fednag.compute.recording import Recording
-from fednag.core.algorithm import Algorithm, Grad
+from fednag.core.algorithm import Algorithm, Grad, Step
 from fednag.core.vectors import Vector, Vectors
 from fednag.problems.checks import (
     SEED,
@@ -25,6 +27,8 @@ from fednag.problems.checks import (
     widened,
 )
 from fednag.problems.problem import Problem
+
+NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
 class Carried:
@@ -94,7 +98,23 @@ class RecordedStep:
         self._works = algorithm.elementwise
         self._recorded: dict[tuple[tuple[str, ...], ...], tuple[Checked, list[str]]] = {}
 
-    def __call__(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+    def with_numbers(self, numbers: Mapping[str, float]) -> Step:
+        """The step with these of the algorithm's numbers changed.
+
+        They are inputs of the recording, so that other numbers need no other recording.
+        """
+        if not numbers:
+            return self
+        return partial(self.__call__, numbers=numbers)
+
+    def __call__(
+        self,
+        local: Vectors,
+        grad: Grad,
+        sent: Vectors,
+        mine: Vectors,
+        numbers: Mapping[str, float] = NO_NUMBERS,
+    ) -> Vectors:
         gradients = self.problem.gradients
         if self._works and gradients.plain is None and isinstance(grad, MiniBatch):
             workers = len(grad.index)
@@ -102,22 +122,28 @@ class RecordedStep:
                 # A worker begins with what all were sent, and goes on with what is its own: with
                 # one layout in memory there is one recording.
                 local = local.map(lambda vector: stacked(vector, workers).contiguous())
-                found = self._replayed(local, grad, sent, mine)
+                found = self._replayed(local, grad, sent, mine, numbers)
                 if found is not None:
                     return found
-        return self.algorithm.step(local, grad, sent, mine)
+        return replaced(self.algorithm, numbers).step(local, grad, sent, mine)
 
     def _replayed(
-        self, local: Vectors, batch: MiniBatch, sent: Vectors, mine: Vectors
+        self,
+        local: Vectors,
+        batch: MiniBatch,
+        sent: Vectors,
+        mine: Vectors,
+        numbers: Mapping[str, float],
     ) -> Vectors | None:
         carried, problem = batch.carried, self.problem
+        scalars = [torch.tensor(float(number), dtype=torch.float64) for number in numbers.values()]
         given = (
             batch.index, batch.weight, carried.rows, problem.x, problem.y,
-            *local.values(), *sent.values(), *mine.values(),
+            *local.values(), *sent.values(), *mine.values(), *scalars,
         )  # fmt: skip
         alike = [(name, vector.shape) for name, vector in local.items()]
         if carried.recording is None or carried.alike != alike:
-            names = tuple(local), tuple(sent), tuple(mine)
+            names = tuple(local), tuple(sent), tuple(mine), tuple(numbers)
             if names not in self._recorded:
                 self._recorded[names] = self._checked(*names)
             recorded, carried.results = self._recorded[names]
@@ -138,11 +164,22 @@ class RecordedStep:
         self._works = False
 
     def _checked(
-        self, local: tuple[str, ...], sent: tuple[str, ...], mine: tuple[str, ...]
+        self,
+        local: tuple[str, ...],
+        sent: tuple[str, ...],
+        mine: tuple[str, ...],
+        numbers: tuple[str, ...],
     ) -> tuple[Checked, list[str]]:
         """The step for vectors of these names, and the names of what it gives."""
         results: list[str] = []
         bags = local, sent, mine
+
+        def with_numbers(flat: Sequence[Vector]) -> tuple[Algorithm, Sequence[Vector]]:
+            """The rules with the numbers that are among the inputs, and the other inputs."""
+            if not numbers:
+                return self.algorithm, flat
+            values = dict(zip(numbers, flat[-len(numbers) :], strict=True))
+            return replaced(self.algorithm, values), flat[: -len(numbers)]
 
         def of(problem: Problem) -> Callable[..., list[Tensor]]:
             def step(
@@ -158,7 +195,8 @@ class RecordedStep:
                     after = gone_on if after is b else after
                     return found
 
-                found = self.algorithm.step(*_bags(bags, flat, grad))
+                rules, vectors = with_numbers(flat)
+                found = rules.step(*_bags(bags, vectors, grad))
                 results[:] = found
                 return [*found.values(), after]
 
@@ -168,6 +206,7 @@ class RecordedStep:
             """Worker by worker, the gradients those of the user's own module."""
             index, weight, b, x, y, *flat = given
             x, y = problem.batch(x, y, index)
+            rules, vectors = with_numbers(flat)
             found: list[list[Tensor]] = []
             for row in range(*rows.indices(len(index))):
                 one = slice(row, row + 1)
@@ -181,8 +220,8 @@ class RecordedStep:
                     after.append(gone_on)
                     return slope
 
-                alone = [vector[one] if vector.dim() == 2 else vector for vector in flat]
-                made = self.algorithm.step(*_bags(bags, alone, grad))
+                alone = [vector[one] if vector.dim() == 2 else vector for vector in vectors]
+                made = rules.step(*_bags(bags, alone, grad))
                 found.append([*made.values(), after[0] if after else b[one]])
             return [torch.cat([stacked(v, 1) for v in parts]) for parts in zip(*found, strict=True)]
 
@@ -214,6 +253,11 @@ class RecordedStep:
             before=before,
         )
         return Checked(self.problem, function), results
+
+
+def replaced(algorithm: Algorithm, numbers: Mapping[str, Any]) -> Algorithm:
+    """The algorithm with some of its numbers changed."""
+    return replace(algorithm, **numbers) if numbers else algorithm  # type: ignore[type-var]
 
 
 def _bags(

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from fednag.compute.randomness import private_randomness
 from fednag.compute.threads import one_thread
-from fednag.core.algorithm import Algorithm
+from fednag.core.keys import Draws, Indexes
+from fednag.core.loop import Scheme
 from fednag.problems.problem import Problem
 from fednag.simulate.engine import GRADIENT_BLOCK, Engine, first_state
-from fednag.simulate.schedule import Indexes, Schedule
 
 MOST_STACKED = 64  # larger stacks fall out of the processor's caches
 MOST_WORKERS = 256  # in a timed round; more would only repeat it
@@ -71,32 +71,33 @@ def cores() -> int:
 @one_thread()
 def choose(
     problem: Problem,
-    algorithm: Algorithm,
+    scheme: Scheme,
     owned: Sequence[Indexes],
-    schedule: Schedule,
+    draws: Draws,
     tau: int,
     *,
+    participants: int,
     iterations: int = 0,
     chunk: int = 0,
     threads: int = 0,
 ) -> Choice:
-    """Chunk and threads for ``iterations`` of ``schedule``, in rounds of ``tau`` each.
+    """Chunk and threads for ``iterations``, in rounds of ``participants`` who do ``tau`` each.
 
     0 means: choose. A model that cannot be stacked, or not even recorded, runs one worker at a
     time, and a note says so; workers of a method that is not ``elementwise`` run alone too.
     """
     most = threads or (cores() if problem.device.type == "cpu" else 1)
-    participants, width = schedule.per_round, _width(schedule)
+    width = _width(draws)
     if not _prepare(problem, 1, width):
         return Choice(1, 1, (plain_note(problem.gradients.plain),))
-    if participants == 1 or chunk == 1 or not algorithm.elementwise:
+    if participants == 1 or chunk == 1 or not scheme.algorithm.elementwise:
         return Choice(1, most)
     if not _prepare(problem, chunk or 2, width):
         return Choice(1, most, (alone_note(problem.gradients.alone),))
     if chunk:
         return Choice(min(chunk, participants), most)
     with problem.trusted():  # a comparison would be timed too; the run makes its own
-        trial = Trial(problem, algorithm, owned, schedule, tau)
+        trial = Trial(problem, scheme, owned, draws, tau)
         alone = _alone(trial, sizes(participants, most))
         # All threads have work as long as there are as many tasks.
         shared = {size for size in alone if size <= ceil(participants / most)}
@@ -191,15 +192,15 @@ class Trial:
     def __init__(
         self,
         problem: Problem,
-        algorithm: Algorithm,
+        scheme: Scheme,
         owned: Sequence[Indexes],
-        schedule: Schedule,
+        draws: Draws,
         tau: int,
     ) -> None:
-        self.problem, self.algorithm, self.batch = problem, algorithm, schedule.batch
-        held = BATCHES_HELD * _width(schedule)
+        self.problem, self.scheme, self.batch = problem, scheme, draws.batch
+        held = BATCHES_HELD * _width(draws)
         self.owned = [mine[:held] for mine in sorted(owned, key=len, reverse=True)]
-        self.server = first_state(algorithm, problem)
+        self.server = first_state(scheme.algorithm, problem)
         self._engines: dict[tuple[int, int, int], Engine] = {}
         self.most = min(tau, MOST_STEPS)
         # One iteration alone may be mostly what a round costs besides; many tell.
@@ -235,12 +236,12 @@ class Trial:
 
     def _engine(self, chunk: int, workers: int, threads: int) -> Engine:
         owned = self.owned[:workers]
-        schedule = Schedule(0, [len(mine) for mine in owned], self.batch)
-        return Engine(self.problem, self.algorithm, owned, schedule, chunk=chunk, threads=threads)
+        draws = Draws(0, [len(mine) for mine in owned], self.batch)
+        return Engine(self.problem, self.scheme, owned, draws, chunk=chunk, threads=threads)
 
     def _round(self, engine: Engine, workers: int, steps: int) -> None:
         starts = np.zeros(workers, dtype=np.int64)
-        engine.round(self.server, np.arange(workers), starts, steps, 0)  # 0: nothing is checked
+        engine.once(self.server, np.arange(workers), starts, steps)
 
 
 def _processor_clock() -> Clock:
@@ -249,9 +250,9 @@ def _processor_clock() -> Clock:
     return time.process_time if exact else time.perf_counter
 
 
-def _width(schedule: Schedule) -> int:
+def _width(draws: Draws) -> int:
     """Samples a gradient takes at a time."""
-    return schedule.width if schedule.batch else min(schedule.width, GRADIENT_BLOCK)
+    return draws.width if draws.batch else min(draws.width, GRADIENT_BLOCK)
 
 
 def _prepare(problem: Problem, workers: int, width: int) -> bool:

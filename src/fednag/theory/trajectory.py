@@ -8,7 +8,7 @@ from functools import partial
 from math import isfinite
 
 from fednag.algorithms import FedNAG
-from fednag.core.algorithm import Grad, Step, local_round, server_round
+from fednag.core.algorithm import Grad, News, Slopes, Step, local_round, server_round
 from fednag.core.vectors import Vector, Vectors
 from fednag.errors import FednagError
 from fednag.theory.landscape import Landscape
@@ -68,7 +68,7 @@ def watch(
         for moment, w in _beside(landscape, algorithm, server, paths, tau, minimiser, k):
             moments.append(moment)
             scale = max(scale, float(w.norm()))
-        server = server_round(algorithm, server, mean, share=1.0)
+        server = server_round(algorithm, server, mean, News())
         visited.append(server.w)
     last = landscape.mean(landscape.slopes(server.w))
     return Trajectory(
@@ -89,7 +89,7 @@ def centralised_gap(landscape: Landscape, algorithm: FedNAG, iterations: int) ->
     largest = 0.0
     for _ in range(iterations):
         mean, _ = _round(landscape, algorithm, server, 1)
-        server = server_round(algorithm, server, mean, share=1.0)
+        server = server_round(algorithm, server, mean, News())
         slope = landscape.mean(landscape.slopes(central.w))
         central = algorithm.step(central, _always(slope), central, Vectors())
         largest = max(largest, float((server.w - central.w).norm()))
@@ -106,7 +106,9 @@ def _round(
         mine = algorithm.memory(landscape.start)
         path = [algorithm.begin(sent, mine)]
         full = partial(landscape.slope, worker)
-        up, _ = local_round(algorithm, sent, mine, [full] * tau, full, _watched(algorithm, path))
+        up, _, _ = local_round(
+            algorithm, sent, mine, [full] * tau, Slopes(full), _watched(algorithm, path)
+        )
         ups.append(up)
         paths.append(path)
     names = algorithm.up

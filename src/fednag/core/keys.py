@@ -1,7 +1,7 @@
-"""Who takes part in a round and which samples each worker sees: all randomness of training.
+"""All randomness of training: who takes part, which samples come when, what transforms draw.
 
 Every draw is keyed by what it is for (seed, round, worker, epoch), never by the order of calls, so
-any chunk size, thread count or engine gives the same run.
+any chunk size, thread count or executor gives the same run.
 """
 
 from __future__ import annotations
@@ -14,13 +14,26 @@ from numpy.typing import NDArray
 Indexes = NDArray[np.int64]
 
 # Distinguish the streams that share a seed.
-PARTICIPANTS, ORDER, EAGER, SAMPLE = 1, 2, 3, 4
+PARTICIPANTS, ORDER, MODEL, SAMPLE, UPLINK, DOWNLINK, DELAYS, AGGREGATOR, AGGREGATION = range(1, 10)
 
 EPOCHS_DRAWN = 4  # at once: making a generator takes longer than drawing a small worker's order
 
 
-class Schedule:
-    """The draws of one run: workers of the given sizes, ``batch`` samples an iteration (0: all).
+def generator(seed: int, stream: int, *parts: int) -> np.random.Generator:
+    """The random numbers of one purpose, e.g. of a worker's upload in a round."""
+    return np.random.default_rng([seed, stream, *parts])
+
+
+def cohort(seed: int, number: int, workers: Indexes, size: int) -> Indexes:
+    """The workers of round ``number``, in order; drawn uniformly, without replacement."""
+    if size >= len(workers):
+        return workers
+    rng = generator(seed, PARTICIPANTS, number)
+    return np.sort(rng.choice(workers, size, replace=False))
+
+
+class Draws:
+    """Which samples come when: workers of the given sizes, ``batch`` samples an iteration (0: all).
 
     Workers draw by their ``numbers``: 0, 1, 2 and so on, unless only some of them are here.
     """
@@ -30,13 +43,11 @@ class Schedule:
         seed: int,
         sizes: Sequence[int],
         batch: int,
-        per_round: int | None = None,
         numbers: Sequence[int] | None = None,
     ) -> None:
         self.seed, self.batch = seed, batch
         self.sizes = np.asarray(sizes, dtype=np.int64)
         self.numbers = np.asarray(range(len(sizes)) if numbers is None else numbers, dtype=np.int64)
-        self.per_round = min(per_round or len(sizes), len(sizes))
         self._orders: dict[int, tuple[int, list[Indexes]]] = {}
 
     @property
@@ -44,13 +55,6 @@ class Schedule:
         """The widest batch any worker draws; narrower ones are padded to it when stacked."""
         largest = int(self.sizes.max())
         return min(self.batch, largest) if self.batch else largest
-
-    def participants(self, number: int) -> Indexes:
-        """The workers of round ``number``, in order; drawn uniformly, without replacement."""
-        if self.per_round == len(self.sizes):
-            return np.arange(len(self.sizes))
-        rng = np.random.default_rng([self.seed, PARTICIPANTS, number])
-        return np.sort(rng.choice(len(self.sizes), self.per_round, replace=False))
 
     def order(self, worker: int, epoch: int) -> Indexes:
         """The order in which a worker visits its samples in one of its epochs."""

@@ -1,0 +1,55 @@
+"""How uploads become one: a reduction that merges in any order of groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from fednag.core.vectors import Vector, Vectors
+
+
+@dataclass(frozen=True, eq=False)
+class Total:
+    """Some workers' uploads, reduced: sums, and the weight that is in them."""
+
+    sums: Vectors
+    weight: float
+
+
+class Aggregator:
+    """How the server makes one of many uploads. Subclasses are ``@dataclass(frozen=True)``.
+
+    The defaults are the mean weighted by data size. An aggregator with a ``weight`` of its own
+    need write nothing else::
+
+        mean = sum_i weight_i up_i / sum_i weight_i
+
+    >>> import torch
+    >>> from fednag import Aggregator, Vectors
+    >>> rows = Vectors(w=torch.tensor([[1.0], [4.0]]))
+    >>> total = Aggregator().lift(rows, torch.tensor([1.0, 2.0]))
+    >>> Aggregator().finish(total, None).w
+    tensor([3.])
+    """
+
+    exact: ClassVar[bool] = True
+    """Uploads may come as they are; otherwise points come as differences from what was sent."""
+
+    def weight(self, size: int, staleness: int) -> float:
+        """What an upload of a worker with ``size`` samples counts."""
+        return float(size)
+
+    def lift(self, rows: Vectors, weights: Vector) -> Total:
+        """The uploads of n workers, (n, d) each; ``weights`` (n,) has the precision of sums."""
+        sums = rows.map(lambda rows: weights @ rows.to(weights.dtype))
+        return Total(sums, float(weights.sum()))
+
+    def merge(self, a: Total, b: Total) -> Total:
+        return Total(a.sums.map_with(b.sums, torch.add), a.weight + b.weight)
+
+    def finish(self, total: Total, rng: np.random.Generator | None) -> Vectors:
+        """The one upload that stands for all; ``rng`` is keyed by round."""
+        return total.sums.map(lambda vector: vector / (total.weight or 1.0))

@@ -1,0 +1,99 @@
+"""Who does the workers' side of a round: threads here, silos elsewhere, an edge of a hierarchy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fednag.core.aggregator import Total
+from fednag.core.algorithm import Algorithm
+from fednag.core.keys import Indexes
+from fednag.core.vectors import Vectors
+
+Memories = Mapping[int, Vectors]
+"""What workers keep between rounds; a worker without an entry keeps what it begins with."""
+
+Residues = Mapping[tuple[int, int], Vectors]
+"""What transforms keep of a worker's uploads: (worker, stage) -> vectors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Work asked of several workers who were sent the same, and are waited for together."""
+
+    stage: Algorithm
+    place: int  # of the stage in its round
+    numbers: Mapping[str, float]  # of the stage that differ in this round
+    round: int
+    sent: Vectors
+    workers: Indexes
+    steps: Indexes  # of each of them
+    starts: Indexes  # iterations each has done before
+    staleness: int = 0
+    as_differences: bool = False  # points come up as differences from what was sent
+    wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
+
+    def among(self, chosen: NDArray[np.bool_] | slice) -> Exchange:
+        """The same for some of its workers."""
+        return replace(
+            self,
+            workers=self.workers[chosen],
+            steps=self.steps[chosen],
+            starts=self.starts[chosen],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What came of an exchange.
+
+    Updates that are not finite would spoil everyone's, so they are left out.
+    """
+
+    total: Total | None = None  # of the updates that can be used, None without any
+    size: int = 0  # samples of the workers in it
+    memories: Memories = field(default_factory=dict)
+    residues: Residues = field(default_factory=dict)
+    told: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    refused: tuple[int, ...] = ()  # whose updates cannot be used
+    missed: tuple[int, ...] = ()  # who did not answer
+    down: int = 0  # bytes
+    up: int = 0
+
+
+class Executor:
+    """Runs the worker side of exchanges. Without a clock, everyone answers at once."""
+
+    held: int
+    """Samples of all workers."""
+    counts_downloads: bool = False
+    """Its answers say how many bytes went down; otherwise everyone reached is sent all of it."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
+        """Have the workers do what is asked."""
+        raise NotImplementedError
+
+    def reachable(self, workers: Indexes, now: float) -> NDArray[np.bool_]:
+        """Which of these workers can be sent something now."""
+        return np.ones(len(workers), dtype=bool)
+
+    def arrivals(self, asked: Exchange, now: float) -> NDArray[np.float64]:
+        """When each worker's answer is here."""
+        return np.full(len(asked.workers), now)
+
+    def aggregation(self, asked: Exchange) -> float:
+        """Seconds the server takes to make one of the answers."""
+        return 0.0
+
+    def idle(self, workers: Indexes, now: float, deadline: float) -> float:
+        """When a round that nobody could begin is given up."""
+        return now

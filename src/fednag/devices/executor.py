@@ -1,0 +1,95 @@
+"""An executor on a fleet's clock: who can be reached, and when each answer arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.keys import Indexes, generator
+from fednag.core.loop import Scheme
+from fednag.core.vectors import Vectors
+from fednag.devices.fleet import Fleet
+from fednag.devices.replay import Clock
+from fednag.devices.workload import Stage, workload_of
+from fednag.errors import FednagError
+from fednag.problems.flops import training_flops
+from fednag.simulate.run import Plan
+
+
+def on_clock(plan: Plan, fleet: Fleet) -> tuple[Callable[[Executor], Executor], list[str]]:
+    """What puts an executor of the plan on the fleet's clock, and notes on what that rests on.
+
+    The delays are those that ``replay`` draws for the run's own seed.
+    """
+    problem = plan.problem
+    flops = training_flops(problem.module, problem.features(problem.x[:2]))
+    if flops is None:
+        raise FednagError(
+            "clock.fleet: the operations of this model cannot be counted, so its iterations cannot "
+            "be timed; leave clock out, and use `fednag time` with --flops afterwards"
+        )
+    clock = Clock(fleet, workload_of(plan, flops), plan.seed)
+    notes = notes_on(fleet, clock.workload.workers)
+    return lambda executor: OnClock(executor, clock, plan.scheme), notes
+
+
+class OnClock(Executor):
+    """Has another executor do the work, and a fleet say how long it takes."""
+
+    def __init__(self, inner: Executor, clock: Clock, scheme: Scheme) -> None:
+        self.inner, self.clock, self.scheme = inner, clock, scheme
+        self.held = inner.held
+
+    def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
+        return self.inner.exchange(asked, memories, residues)
+
+    def reachable(self, workers: Indexes, now: float) -> NDArray[np.bool_]:
+        fleet = self.clock.fleet
+        if self.clock.workload.pooled:
+            return np.ones(len(workers), dtype=bool)
+        return np.array([fleet.device(int(i)).availability.is_on(now) for i in workers], dtype=bool)
+
+    def arrivals(self, asked: Exchange, now: float) -> NDArray[np.float64]:
+        clock, stage = self.clock, self._stage(asked)
+        found = []
+        for worker, steps in zip(asked.workers.tolist(), asked.steps.tolist(), strict=True):
+            down, up = asked.sent.nbytes, self._uploaded(asked, stage.up)
+            work = clock.workload.exchange(stage, worker, steps, down, up)
+            found.append(clock.arrival(asked.round, worker, asked.place, work, now))
+        return np.array(found)
+
+    def aggregation(self, asked: Exchange) -> float:
+        up = self._uploaded(asked, self._stage(asked).up)
+        return self.clock.aggregation(asked.round, asked.place, up * len(asked.workers))
+
+    def idle(self, workers: Indexes, now: float, deadline: float) -> float:
+        return self.clock.idle(now, workers.tolist(), None if deadline == inf else deadline)
+
+    def _stage(self, asked: Exchange) -> Stage:
+        place = asked.place - len(self.scheme.controller.before)
+        if place >= 0:
+            return self.clock.workload.stages[place]
+        return Stage(asked.sent.nbytes, 0, 0, 1, asks=True)
+
+    def _uploaded(self, asked: Exchange, plain: int) -> int:
+        """Bytes of an upload: those of the transforms, tried on a vector of the same length."""
+        uplink = self.scheme.uplink
+        if not uplink.parts or not plain:
+            return plain
+        width = asked.sent.w.element_size()
+        like = Vectors(w=torch.linspace(-1, 1, plain // width, dtype=asked.sent.w.dtype))
+        gone, _ = uplink.apply(like, uplink.init(like), generator(0, 0))
+        return uplink.nbytes(gone)
+
+
+def notes_on(fleet: Fleet, workers: int) -> list[str]:
+    """What every output about a fleet says of it."""
+    notes = [fleet.placing(workers)]
+    if fleet.synthetic:
+        notes.insert(0, f"{fleet.name} is synthetic: chosen from public facts, not measured")
+    return notes
