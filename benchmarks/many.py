@@ -13,6 +13,7 @@ import torch
 
 from fednag.algorithms import ALGORITHMS
 from fednag.core.keys import Draws
+from fednag.core.loop import Scheme
 from fednag.data.dataset import Dataset
 from fednag.data.partition import Partition
 from fednag.problems import models
@@ -30,14 +31,14 @@ def main() -> None:
     y = torch.from_numpy(np.load(folder / "y.npy").astype(np.int64))
     dataset = Dataset("images", x, y, x[:64], y[:64], 10, 1 / 255)
     problem = Problem(dataset, models.build("logistic", dataset.shape, 10, 0))
-    draws = tuple(np.random.default_rng(0).integers(0, len(y), (workers, HELD)))
-    algorithm = ALGORITHMS["fednag"]()
-    schedule = Draws(0, [HELD] * workers, BATCH)
-    choice = choose(problem, algorithm, draws, schedule, TAU)
+    owned = tuple(np.random.default_rng(0).integers(0, len(y), (workers, HELD)))
+    scheme = Scheme(ALGORITHMS["fednag"]())
+    draws = Draws(0, [HELD] * workers, BATCH)
+    choice = choose(problem, scheme, owned, draws, TAU, participants=workers)
     plan = Plan(
         problem=problem,
-        partition=Partition(draws),
-        algorithm=algorithm,
+        partition=Partition(owned),
+        scheme=scheme,
         tau=TAU,
         iterations=TAU * (rounds + 1),
         batch=BATCH,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fednag.core.algorithm import Algorithm, local_round, server_round
+from fednag.core.algorithm import Algorithm, News, Slopes, local_round, server_round
 from fednag.core.vectors import Vector, Vectors
 
 Slope = Callable[[Vector], Vector]
@@ -27,20 +27,18 @@ def play(
     server = algorithm.init(start)
     memories = [algorithm.memory(start) for _ in sizes]
     for _ in range(rounds):
-        if algorithm.probes:
-            gradients = Vectors(**{str(i): slope(server.w) for i, slope in enumerate(full)})
-            mean = sum(n * g for n, g in zip(sizes, gradients.values(), strict=True)) / sum(sizes)
-            server = algorithm.probed(server, mean)
-        sent = server.pick(algorithm.down)
-        ups = []
-        for i in range(len(sizes)):
-            up, memories[i] = local_round(algorithm, sent, memories[i], [batch[i]] * tau, full[i])
-            ups.append(up)
-        mean_up = Vectors(
-            **{
-                name: sum(n * up[name] for n, up in zip(sizes, ups, strict=True)) / sum(sizes)
-                for name in algorithm.up
-            }
-        )
-        server = server_round(algorithm, server, mean_up, share=1.0)
+        for stage in algorithm.stages:
+            sent = server.pick(stage.down)
+            ups = []
+            for i in range(len(sizes)):
+                grads = [] if stage.asks else [batch[i]] * tau
+                up, memories[i], _ = local_round(stage, sent, memories[i], grads, Slopes(full[i]))
+                ups.append(up)
+            mean_up = Vectors(
+                **{
+                    name: sum(n * up[name] for n, up in zip(sizes, ups, strict=True)) / sum(sizes)
+                    for name in stage.up
+                }
+            )
+            server = server_round(stage, server, mean_up, News())
     return server, memories

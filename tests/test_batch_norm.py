@@ -152,10 +152,10 @@ def test_resumed_is_not_to_be_told_from_uninterrupted(
 
 
 def test_the_best_models_statistics_are_saved(tmp_path: Path) -> None:
+    from fednag.core.state import Best, State
     from fednag.core.vectors import Vectors
     from fednag.runs import checkpoint
     from fednag.runs.folder import RunFolder
-    from fednag.simulate.run import Best, State
 
     x, y = samples()
     plan = Builder(Parts(fednag.dataset(x, y), net())).plan(
@@ -167,7 +167,7 @@ def test_the_best_models_statistics_are_saved(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.records_file.touch()
     starts = np.zeros(4, dtype=np.int64)
-    checkpoint.write(folder, State(server, Vectors(), starts, round=1, best=best), 0, "me", {})
+    checkpoint.write(folder, State(server, starts, round=1, best=best), 0, "me", {})
     found, _ = checkpoint.newest(folder, plan, "me")
     assert found is not None
     assert found.state.best is not None

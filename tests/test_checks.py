@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import fednag
 import fednag.compute.recording as tracing
-from fednag import Algorithm, FedAvg, FedNAG, Vectors
+from fednag import Algorithm, FedAvg, FedNAG, News, Vectors
 from fednag.compute.kernels import FASTER
-from fednag.core.algorithm import Grad, payload
+from fednag.core.algorithm import Grad, WorkerData, payload
 from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
 from fednag.problems.problem import Problem
@@ -273,7 +273,7 @@ class Chatty(Algorithm):
         return Vectors(w=local.w - self.lr * grad(local.w))
 
     def end(
-        self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
     ) -> tuple[Vectors, Vectors]:
         return Vectors(w=local.w, more=local.w), mine
 
@@ -290,12 +290,12 @@ class Telling(Algorithm):
         return Vectors(w=local.w - self.lr * grad(local.w))
 
     def end(
-        self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
     ) -> tuple[Vectors, Vectors]:
         moved = (local.w - sent.w).norm(dim=-1, keepdim=True)
         return Vectors(w=local.w, distance=moved), mine
 
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         assert mean.distance.shape == (1,)
         return server.but(w=mean.w)
 

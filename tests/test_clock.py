@@ -30,7 +30,7 @@ from fednag.clock import (
     shipped,
 )
 from fednag.core.algorithm import payload
-from fednag.devices.workload import gradients_of
+from fednag.devices.workload import Stage, gradients_of
 
 
 def device(
@@ -60,11 +60,15 @@ def workload(workers: int, **changes: object) -> Workload:
         "seed": 0,
         "sizes": (4,) * workers,
         "flops": 1.0,
-        "down": 10,
-        "up": 10,
-        "vector": 10,
     }
-    return Workload(**(known | changes))  # type: ignore[arg-type]
+    of_stage = {"down": 10, "up": 10, "gradients": 1, "full": 0, "asks_first": False} | changes
+    down, up, gradients, full, first = (
+        of_stage.pop(name) for name in ("down", "up", "gradients", "full", "asks_first")
+    )
+    stages = [Stage(down, up, gradients, full)]  # type: ignore[arg-type]
+    if first:  # as Mime does, in the same bytes
+        stages = [Stage(10, 10, 0, 1, asks=True), Stage(down - 10, up - 10, gradients, full)]  # type: ignore[operator,arg-type]
+    return Workload(**(known | of_stage | {"stages": tuple(stages)}))  # type: ignore[arg-type]
 
 
 TWO = fleet(device("slow", 2.0, 0.1, 0.3), device("fast", 0.5, 0.2, 0.4), aggregation=1.5)
@@ -93,7 +97,7 @@ def test_a_last_round_is_shorter() -> None:
 
 def test_a_probe_is_an_exchange_of_its_own() -> None:
     """Probe: slow 1 + 4 x 2 + 3 = 12, and 1.5; then 20 - 10 bytes down: 1 + 6 + 3, and 1.5."""
-    probing = workload(2, down=20, up=20, probes=True)
+    probing = workload(2, down=20, up=20, asks_first=True)
     played = replay(TWO, probing, 1, seed=0)
     assert played.ends[-1] == pytest.approx(12 + 1.5 + 10 + 1.5)
 
@@ -326,7 +330,7 @@ def fleets(draw: st.DrawFn) -> tuple[Fleet, Workload]:
         down=draw(st.integers(10, 30)),
         up=draw(st.integers(10, 30)),
         full=draw(st.integers(0, 1)),
-        probes=probes,
+        asks_first=probes,
         seed=draw(st.integers(0, 5)),
     )
     aggregation = draw(st.sampled_from([0.0, 0.7]))
@@ -343,12 +347,12 @@ def simulated(fleet: Fleet, load: Workload, rounds: int, seed: int) -> list[floa
     now, ends = 0.0, [0.0]
     for number in range(1, rounds + 1):
         members = load.participants(number).tolist()
-        plans = {i: load.exchanges(i, load.steps(number)) for i in members}
-        for phase in range(2 if load.probes else 1):
+        plans = {i: load.exchanges(number, i) for i in members}
+        for phase in range(len(load.stages)):
             heap: list[tuple[float, int, str, int, float]] = []
-            legs = {i: clock.legs(number, i, phase, plans[i][phase]) for i in members}
+            delays = {i: clock.delays(number, i, phase, plans[i][phase]) for i in members}
             for i in members:
-                heapq.heappush(heap, (now, next(order), "receive", i, legs[i].down))
+                heapq.heappush(heap, (now, next(order), "receive", i, delays[i].down))
             uploads = 0
             while heap:
                 now, _, what, worker, left = heapq.heappop(heap)
@@ -367,8 +371,8 @@ def simulated(fleet: Fleet, load: Workload, rounds: int, seed: int) -> list[floa
                     done = "received" if what == "receive" else "arrived"
                     heapq.heappush(heap, (now + left, next(order), done, worker, 0.0))
                 elif what == "received":
-                    ready = now + legs[worker].compute
-                    heapq.heappush(heap, (ready, next(order), "send", worker, legs[worker].up))
+                    ready = now + delays[worker].compute
+                    heapq.heappush(heap, (ready, next(order), "send", worker, delays[worker].up))
                 else:
                     uploads += plans[worker][phase].up
             if fleet.aggregation:

@@ -23,6 +23,8 @@ import fednag.flower.fleet as fleet_module
 import fednag.flower.membership as roster_module
 from fednag import ALGORITHMS, FednagError
 from fednag.core.algorithm import payload
+from fednag.core.executor import Answers, Exchange
+from fednag.core.keys import Draws
 from fednag.flower import protocol
 from fednag.flower.inprocess import InProcessGrid
 from fednag.flower.ledger import read
@@ -31,6 +33,7 @@ from fednag.flower.server import plan_of
 from fednag.flower.settings import read_run_config
 from fednag.flower.silo import Silo
 from fednag.runs.outcome import Outcome
+from fednag.simulate.run import Local, simulate
 from flower_kit import (
     altered,
     config_of,
@@ -268,32 +271,21 @@ def test_scaffold_weighs_a_round_by_the_data_that_came(tmp_path: Path) -> None:
         runs[silo] = play(config, grid_of(config, faults=faults))
     deployment = read_run_config(config)
     plan = plan_of(deployment)[1]
-    from fednag.simulate.run import simulate
 
-    class Absent:
+    class Absent(Local):
         """The simulator's threads, without worker 1."""
 
         def __init__(self) -> None:
-            from fednag.core.keys import Draws
-            from fednag.simulate.run import Local
+            sizes = [len(owned) for owned in plan.owned]
+            super().__init__(plan, Draws(plan.seed, sizes, plan.batch))
+            everyone = self.engine.exchange
 
-            sizes = [len(o) for o in plan.owned]
-            self.local = Local(plan, Draws(plan.seed, sizes, plan.batch))
+            def exchange(asked: Exchange, *rest: Any) -> Answers:
+                return replace(everyone(asked.among(asked.workers != 1), *rest), missed=(1,))
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.local, name)
+            self.engine.exchange = exchange  # type: ignore[method-assign]
 
-        def __enter__(self) -> Any:
-            self.local.__enter__()
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self.local.__exit__()
-
-        def round(self, server: Any, workers: Any, *rest: Any) -> Any:
-            return replace(self.local.round(server, workers[workers != 1], *rest), missed=(1,))
-
-    *_, last = simulate(plan, None, Absent())  # type: ignore[arg-type]
+    *_, last = simulate(plan, None, Absent())
     assert float((weights(runs[1]) - last.server.w).abs().max()) < 1e-14
     assert gap(runs[1], runs[None]) > 1e-5
     # Nor does it matter whether a silo fails to answer, or never came.

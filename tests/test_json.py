@@ -77,7 +77,7 @@ CASES: dict[str, Case] = {
     "watch": (("made",), {"runs", "failed"}),
     "show": (("made", "--target", "0.2"), {"rows", "target", "notes", "failed"}),
     "report": (("made",), {"rows", "sentence", "files", "notes", "failed"}),
-    "algorithms": ((), {"name", "meaning", "down", "up", "probes", "numbers"}),
+    "algorithms": ((), {"name", "meaning", "down", "up", "stages", "numbers"}),
     "flower init": (("app", "--silos", "2"), {"folder", "files"}),
     "flower up": (("--silos", "2", "--set", "rounds=2"), RANKED - {"failed"}),
     "flower keys": (("secrets", "--host", "localhost", "--silo", "silo-0"), {"files"}),

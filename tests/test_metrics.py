@@ -19,6 +19,7 @@ from fednag import FednagError, Metric
 from fednag.config import parse
 from fednag.core.keys import Draws
 from fednag.core.record import Record
+from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.problems.metrics import METRICS, measured
 from fednag.results import sheets
@@ -31,7 +32,7 @@ from fednag.show.trackers import scalars
 from fednag.show.watch.follow import Follower
 from fednag.show.watch.screen import as_data, plain_line
 from fednag.simulate.evaluator import Measures
-from fednag.simulate.run import Local, Plan, State, simulate
+from fednag.simulate.run import Local, Plan, simulate
 from test_resume import content, killed, the_run
 
 SMALL: dict[str, Any] = {"model": "logistic", "tau": 5, "iterations": 20}
@@ -342,8 +343,8 @@ class Scripted(Local):
         super().__init__(plan, Draws(plan.seed, [len(o) for o in plan.owned], plan.batch))
         self.found = found
 
-    def measure(self, w: Tensor, number: int) -> Measures:
-        return self.found[number]
+    def measure(self, state: State) -> Measures:
+        return self.found[state.round]
 
 
 def played(blobs: Dataset, stop: dict[str, Any], found: list[Measures], **more: Any) -> list[State]:
@@ -356,7 +357,7 @@ def played(blobs: Dataset, stop: dict[str, Any], found: list[Measures], **more: 
         **more,
     }
     _, plan, _ = Builder(Parts(dataset=blobs)).plan(parse(raw))
-    return list(simulate(plan, crew=Scripted(plan, found)))
+    return list(simulate(plan, trainer=Scripted(plan, found)))
 
 
 def losses(*values: float | None) -> list[Measures]:

@@ -29,10 +29,11 @@ import fednag
 from fednag import FednagError, cli
 from fednag.algorithms import ALGORITHMS
 from fednag.api import resume_all
+from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.runs import checkpoint, execute
 from fednag.runs.folder import RunFolder
-from fednag.simulate.run import Crew, Plan, State, simulate
+from fednag.simulate.run import Plan, Trainer, simulate
 
 OFTEN = {"rounds": 1, "seconds": 0}
 SMALL: dict[str, Any] = {
@@ -55,9 +56,9 @@ def until(rounds: int) -> Callable[..., Iterator[State]]:
     """A simulation that is killed when this many rounds are over."""
 
     def simulated(
-        plan: Plan, resumed: State | None = None, crew: Crew | None = None
+        plan: Plan, resumed: State | None = None, trainer: Trainer | None = None
     ) -> Iterator[State]:
-        for state in simulate(plan, resumed, crew):
+        for state in simulate(plan, resumed, trainer):
             yield state
             if state.round >= rounds:
                 raise Killed

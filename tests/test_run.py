@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import fednag
-from fednag import Algorithm, FedAvg, FedNAG, FednagError, Vectors
+from fednag import Algorithm, FedAvg, FedNAG, FednagError, News, Vectors
 from fednag.data.dataset import Dataset
 from fednag.runs.folder import RunFolder
 
@@ -404,7 +404,7 @@ class ShortUpdate(FedAvg):
 
 @dataclass(frozen=True)
 class Losing(FedNAG):
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         return Vectors(w=mean.w)
 
 
@@ -423,7 +423,7 @@ class Undecorated(FedNAG):
     [
         (Forgetful(), r"Forgetful.step: must return Vectors, not NoneType"),
         (Undeclared(), r"Undeclared.step: must return z too, named in up; it gave w"),
-        (ShortUpdate(), r"ShortUpdate.update: must take \(server, mean, share\), but takes"),
+        (ShortUpdate(), r"ShortUpdate.update: must take \(server, mean, news\), but takes"),
         (Losing(), r"Losing.update: must return v too, named in down; it gave w"),
         (Stateless(), r"Stateless.init: must return v too, named in down; it gave w"),
         (Undecorated(), r"Undecorated: damping is not .* put @dataclass\(frozen=True\) above"),

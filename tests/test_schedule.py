@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednag.core.keys import Draws
+from fednag.core.keys import Draws, cohort
 
 sizes = st.integers(1, 60)
 
@@ -45,7 +45,7 @@ def test_workers_epochs_and_seeds_differ() -> None:
 
 @given(workers=st.integers(1, 30), per_round=st.integers(1, 40), number=st.integers(0, 5))
 def test_participants_are_distinct_and_ordered(workers: int, per_round: int, number: int) -> None:
-    chosen = Draws(3, [5] * workers, 2, per_round).participants(number)
+    chosen = cohort(3, number, np.arange(workers), per_round)
     assert len(chosen) == min(per_round, workers)
     assert (np.diff(chosen) > 0).all()
     assert chosen.min() >= 0
@@ -53,8 +53,7 @@ def test_participants_are_distinct_and_ordered(workers: int, per_round: int, num
 
 
 def test_everyone_gets_a_turn() -> None:
-    schedule = Draws(0, [5] * 10, 2, per_round=2)
-    rounds = [tuple(schedule.participants(number)) for number in range(60)]
+    rounds = [tuple(cohort(0, number, np.arange(10), 2)) for number in range(60)]
     assert len(set(rounds)) > 10
     assert set(np.concatenate(rounds).tolist()) == set(range(10))
 

@@ -14,9 +14,10 @@ import fednag
 from fednag import FedAvg, FedNAG, FednagError
 from fednag.algorithms import ALGORITHMS
 from fednag.config import parse
+from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.runs.build import Builder, Parts
-from fednag.simulate.run import State, simulate
+from fednag.simulate.run import simulate
 
 SIZES = (30, 20, 10)
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fednag.algorithms import FedNAG
+from fednag.core.algorithm import News
+from fednag.core.loop import Scheme
 from fednag.core.vectors import Vectors
 from fednag.data.dataset import Dataset
 from fednag.data.partition import by_class
@@ -140,7 +142,9 @@ def test_everything_holds_on_data(on_data: OnData) -> None:
 def test_the_run_is_the_one_simulate_does(on_data: OnData, blobs: Dataset) -> None:
     algorithm, partition = FedNAG(0.05, 0.7), by_class(blobs.y.numpy(), 3, 2, seed=0)
     trajectory = watch(on_data, algorithm, 4, 3, on_data.start)
-    plan = Plan(on_data.problem, partition, algorithm, tau=4, iterations=12, batch=0, seed=0)
+    plan = Plan(
+        on_data.problem, partition, Scheme(algorithm), tau=4, iterations=12, batch=0, seed=0
+    )
     states = list(simulate(plan))
     assert len(states) == len(trajectory.visited) == 4
     for state, w in zip(states, trajectory.visited, strict=True):
@@ -216,7 +220,7 @@ def test_a_run_that_diverges_is_a_sentence() -> None:
 class Forgetful(FedNAG):
     """Half of the momentum is lost whenever the server averages."""
 
-    def update(self, server: Vectors, mean: Vectors, share: float) -> Vectors:
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         return server.but(w=mean.w, v=mean.v / 2)
 
 

@@ -16,8 +16,9 @@ from fednag import FedNAG
 from fednag.algorithms import ALGORITHMS
 from fednag.api import run_all
 from fednag.config import parse, read
-from fednag.core.algorithm import Algorithm, Grad
+from fednag.core.algorithm import Algorithm, WorkerData
 from fednag.core.keys import Draws
+from fednag.core.loop import Scheme
 from fednag.core.vectors import Vectors
 from fednag.data.sets import load
 from fednag.problems.problem import Problem
@@ -65,8 +66,8 @@ def choice_of(
     problem: Problem, workers: int, algorithm: FedNAG = FEDNAG, **options: int
 ) -> tuning.Choice:
     owned = [np.arange(20)] * workers
-    schedule = Draws(0, [20] * workers, 8)
-    return choose(problem, algorithm, owned, schedule, 4, **options)
+    draws = Draws(0, [20] * workers, 8)
+    return choose(problem, Scheme(algorithm), owned, draws, 4, participants=workers, **options)
 
 
 def test_sizes_share_workers_evenly() -> None:
@@ -179,8 +180,8 @@ def test_the_real_timer_times_every_method(
 ) -> None:
     monkeypatch.setattr(tuning, "PATIENCE", 0.0)
     owned = [np.arange(size) for size in (20, 300, 40, 5, 60, 70, 80, 90)]
-    schedule = Draws(0, [len(mine) for mine in owned], batch)
-    choice = choose(problem, algorithm(), owned, schedule, 3, threads=2)
+    draws = Draws(0, [len(mine) for mine in owned], batch)
+    choice = choose(problem, Scheme(algorithm()), owned, draws, 3, participants=8, threads=2)
     assert choice.chunk in sizes(8, 2)
     assert set(choice.seconds) <= set(sizes(8, 2))
     assert all(0 < seconds < 1 for seconds in choice.seconds.values())
@@ -188,16 +189,16 @@ def test_the_real_timer_times_every_method(
 
 def test_what_others_compute_does_not_count(problem: Problem) -> None:
     """A thread that sleeps, as one does that waits for a core, takes no processor time."""
-    owned, schedule = [np.arange(20)] * 4, Draws(0, [20] * 4, 8)
+    owned, draws = [np.arange(20)] * 4, Draws(0, [20] * 4, 8)
 
     class Slept(FedNAG):
         def end(
-            self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+            self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
         ) -> tuple[Vectors, Vectors]:
             time.sleep(0.2)
-            return super().end(local, sent, mine, full, steps)
+            return super().end(local, sent, mine, data, steps)
 
-    slept = Trial(problem, Slept(), owned, schedule, 3)
+    slept = Trial(problem, Scheme(Slept()), owned, draws, 3)
     turn, workers = slept.round(2, 4, 2), 4
     assert turn.wall * workers * slept.steps(workers) >= 0.2
     assert 0 < turn.processor * workers * slept.steps(workers) < 0.2
@@ -212,14 +213,14 @@ def test_what_a_round_costs_besides_is_not_taken_for_its_iterations(problem: Pro
 
     class Ending(FedNAG):
         def end(
-            self, local: Vectors, sent: Vectors, mine: Vectors, full: Grad, steps: int
+            self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
         ) -> tuple[Vectors, Vectors]:
             until = time.process_time() + 0.02
             while time.process_time() < until:
                 pass
-            return super().end(local, sent, mine, full, steps)
+            return super().end(local, sent, mine, data, steps)
 
-    trial = Trial(problem, Ending(), [np.arange(20)] * 4, Draws(0, [20] * 4, 8), 20)
+    trial = Trial(problem, Scheme(Ending()), [np.arange(20)] * 4, Draws(0, [20] * 4, 8), 20)
     assert trial.step < 0.02 / 5
     assert trial.steps(4) == 20
 

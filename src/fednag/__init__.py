@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fednag.aggregators import AGGREGATORS
     from fednag.algorithms import (
         ALGORITHMS,
         CNAG,
@@ -27,15 +28,26 @@ if TYPE_CHECKING:
         SlowMo,
     )
     from fednag.api import compare, dataset, run, sweep
-    from fednag.core.algorithm import Algorithm, Grad
+    from fednag.controllers import CONTROLLERS, SCHEDULES
+    from fednag.core.aggregator import Aggregator
+    from fednag.core.algorithm import Algorithm, Grad, News
+    from fednag.core.controller import Controller, Order, Schedule
+    from fednag.core.transform import Transform
     from fednag.core.vectors import Vector, Vectors
     from fednag.errors import FednagError
     from fednag.problems.metrics import Metric
     from fednag.results import Comparison, Run
+    from fednag.transforms import TRANSFORMS
 
 # Loaded on first use: torch takes seconds to import, and `fednag --help` does not need it.
 _HOMES = {
-    "fednag.core.algorithm": ("Algorithm", "Grad"),
+    "fednag.core.algorithm": ("Algorithm", "Grad", "News"),
+    "fednag.core.aggregator": ("Aggregator",),
+    "fednag.core.controller": ("Controller", "Order", "Schedule"),
+    "fednag.core.transform": ("Transform",),
+    "fednag.aggregators": ("AGGREGATORS",),
+    "fednag.controllers": ("CONTROLLERS", "SCHEDULES"),
+    "fednag.transforms": ("TRANSFORMS",),
     "fednag.algorithms": (
         "ALGORITHMS",
         "CNAG",
@@ -61,11 +73,17 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AGGREGATORS",
     "ALGORITHMS",
     "CNAG",
+    "CONTROLLERS",
     "CSGD",
+    "SCHEDULES",
+    "TRANSFORMS",
+    "Aggregator",
     "Algorithm",
     "Comparison",
+    "Controller",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
@@ -78,9 +96,13 @@ __all__ = [
     "Metric",
     "Mime",
     "MimeLite",
+    "News",
+    "Order",
     "Run",
     "Scaffold",
+    "Schedule",
     "SlowMo",
+    "Transform",
     "Vector",
     "Vectors",
     "compare",

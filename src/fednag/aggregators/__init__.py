@@ -1,0 +1,11 @@
+"""Every aggregator shipped, by the name used in ``[aggregator]``."""
+
+from fednag.aggregators.mean import EqualMean, Mean
+from fednag.core.aggregator import Aggregator
+
+AGGREGATORS: dict[str, type[Aggregator]] = {
+    "mean": Mean,
+    "equal": EqualMean,
+}
+
+__all__ = ["AGGREGATORS", "EqualMean", "Mean"]

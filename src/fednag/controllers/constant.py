@@ -1,0 +1,48 @@
+"""Rounds whose local iterations are set beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from annotated_types import Ge, MinLen
+
+from fednag.core.algorithm import Algorithm, News
+from fednag.core.controller import Controller, Order, Setting
+from fednag.core.keys import Indexes
+
+
+@dataclass(frozen=True)
+class Constant(Controller):
+    """Every round the same: a cohort drawn at random, training.tau local iterations each.
+
+    >>> from fednag.controllers import Constant
+    >>> Constant().before
+    ()
+    """
+
+
+@dataclass(frozen=True)
+class StepsByWorker(Controller):
+    """Every worker its own number of local iterations, e.g. because some are slow.
+
+    Worker i does ``steps[i]``; where there are more workers than numbers, they begin again.
+
+    >>> from fednag.controllers import StepsByWorker
+    >>> StepsByWorker(steps=(5, 20)).steps
+    (5, 20)
+    """
+
+    steps: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)]
+
+    def next(
+        self,
+        state: dict[str, Any],
+        news: News,
+        free: Indexes,
+        stage: Algorithm,
+        setting: Setting,
+    ) -> tuple[Order, dict[str, Any]]:
+        order, state = super().next(state, news, free, stage, setting)
+        own = [self.steps[int(worker) % len(self.steps)] for worker in order.cohort]
+        return replace(order, steps=own), state
