@@ -84,6 +84,8 @@ class Loop:
             numbers = {} if stage.asks else {**scheduled, **order.numbers}
             steps = steps_of(order, 0 if stage.asks else left)
             own = place >= len(scheme.controller.before)
+            if not stage.asks:
+                draft.ordered = order.cohort, steps
             if not self._exchange(draft, order, stage, place, numbers, steps, own):
                 break
         news = replace(draft.news, round=number, iteration=state.iteration + draft.advanced)
@@ -119,7 +121,6 @@ class Loop:
             draft.state.starts[workers], 0, as_differences, wire,
         )  # fmt: skip
         taken = self._closed(draft, order, asked)
-        draft.note(asked, len(order.cohort) == len(workers))
         if not taken:
             return False
         answers, staleness = self._answers(draft, taken)
@@ -288,16 +289,11 @@ class _Draft:
         self.missed: set[int] = set()
         self.refused: set[int] = set()
         self.answered: set[int] = set()
-        self.asked: Exchange | None = None
-        self.all_asked = True
+        self.ordered: tuple[Indexes, Indexes] | None = None  # who was to train, how many steps
 
     def lose(self, workers: Indexes) -> None:
         self.lost |= {int(worker) for worker in workers}
         self.missed |= self.lost
-
-    def note(self, asked: Exchange, everyone: bool) -> None:
-        if not asked.stage.asks:
-            self.asked, self.all_asked = asked, everyone
 
     def take(self, answers: Answers, taken: list[Exchange]) -> None:
         self.memories.update(answers.memories)
@@ -315,17 +311,16 @@ class _Draft:
 
     def facts(self, setting: Setting, exact: bool) -> tuple[RoundFacts, ...]:
         """What a record keeps of a round, unless it is the plain one."""
-        asked, state = self.asked, self.state
-        if asked is None:
+        if self.ordered is None:
             return ()
-        everyone = np.arange(len(setting.sizes))
-        drawn = cohort(setting.seed, asked.round, everyone, setting.cohort)
-        steps = min(setting.tau, setting.iterations - state.iteration)
-        plain = exact and self.all_asked and np.array_equal(asked.workers, drawn)
-        if not self.flying and plain and bool((asked.steps == steps).all()):
+        number, (workers, steps) = self.state.round + 1, self.ordered
+        drawn = cohort(setting.seed, number, np.arange(len(setting.sizes)), setting.cohort)
+        tau = min(setting.tau, setting.iterations - self.state.iteration)
+        plain = exact and not self.flying and np.array_equal(workers, drawn)
+        if plain and bool((steps == tau).all()):
             return ()
-        cohort_steps = tuple(asked.workers.tolist()), tuple(asked.steps.tolist())
-        return (RoundFacts(asked.round, *cohort_steps, self.down, self.up),)
+        facts = tuple(workers.tolist()), tuple(steps.tolist()), self.down, self.up
+        return (RoundFacts(number, *facts),)
 
 
 def _landed(flight: Flight, asked: Exchange) -> Exchange:
