@@ -1,8 +1,8 @@
 """A run's key: a hash of all that decides its numbers, by which the run is found again.
 
-Hashed is what differs from the defaults, so a new field with a default changes no key. A default
-itself must not change without notice: the same key would then stand for other numbers. Whoever
-changes one raises FORMAT, and keeps the format before, with the defaults it had, among ``keys_of``.
+Hashed is what differs from the defaults, so a new field with a default changes no key. But if a
+default changes, or what is done where a field is not set, the same key stands for other numbers.
+Whoever changes one raises FORMAT; ``_first`` shows how runs of an earlier format are still found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from fednag.config import Experiment
 
 FORMAT = 2
-IDLE = {"name": True, "checkpoint": True, "engine": {"threads"}, "clock": {"fleet"}}
+# What decides no number; a fleet is known by its digest, not by its name.
+IDLE: Any = {"name": True, "checkpoint": True, "engine": {"threads"}, "clock": {"fleet"}}
 
 # The fields and the methods' numbers of version 0.1.0, whose keys had no format. Runs of that time
 # are known by them, so these lists never grow.
@@ -68,7 +69,7 @@ def keys_of(experiment: Experiment) -> tuple[Key, ...]:
     A run on disk may have been written under any of them.
     """
     given = experiment.model_dump(mode="json", exclude=IDLE)
-    if experiment.clock.fleet is None:  # it decides nothing; a fleet is known by its digest
+    if experiment.clock.fleet is None:  # then the section decides nothing
         del given["clock"]
     chosen = _chosen(given, _defaults(experiment))
     if chosen["algorithm"]["name"] in ALGORITHMS:
