@@ -198,11 +198,6 @@ def test_the_fleet_is_part_of_a_run(fleet: str, tmp_path: Path) -> None:
     assert len(list((tmp_path / "runs").glob("*/*"))) == 3
 
 
-def test_without_a_clock_runs_are_called_what_they_were() -> None:
-    """Runs made before there were clocks are found again."""
-    assert parse({"training": {"tau": 5}}).key == "34e8096c"
-
-
 @pytest.mark.parametrize(
     ("clock", "sentence"),
     [

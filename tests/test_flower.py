@@ -22,6 +22,7 @@ import fednag.flower.client as client_module
 import fednag.flower.fleet as fleet_module
 import fednag.flower.membership as roster_module
 from fednag import ALGORITHMS, FednagError
+from fednag.config.keys import keys_of
 from fednag.core.algorithm import payload
 from fednag.core.executor import Answers, Exchange
 from fednag.core.keys import Draws
@@ -340,6 +341,24 @@ def test_the_quorum_is_kept_to_the_silo(
     whole = play(config | {"flower.out": str(tmp_path / "w")}, grid_of(config, range(silos)))
     assert gap(done, whole) == 0
     assert len(done.records) == 3
+
+
+def test_a_run_begun_under_the_key_of_version_0_1_0_goes_on(tmp_path: Path) -> None:
+    config = config_of(
+        tmp_path, split__workers=3, flower__quorum=3, rounds=2, algorithm__name="scaffold"
+    )
+    grid = grid_of(config, range(3), {0: silent(rounds=[2])})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fednag.config.keys_of", lambda experiment: keys_of(experiment)[1:])
+        with pytest.raises(FednagError, match="round 2: 2 of 3 silos"):
+            play(config, grid)
+    (begun,) = tmp_path.rglob("run.json")
+    grid.faults.clear()
+    done = play(config | {"flower.resume": True}, grid)
+    assert done.folder == begun.parent
+    assert done.experiment.key not in begun.parent.name
+    whole = play(config | {"flower.out": str(tmp_path / "w")}, grid_of(config, range(3)))
+    assert gap(done, whole) == 0
 
 
 @pytest.mark.parametrize("name", FEDERATED)

@@ -308,15 +308,6 @@ def test_fields_that_are_wrong(tables: dict[str, Any], words: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_keys_of_earlier_runs_stay() -> None:
-    """What was hashed before there were these fields: none of them is in it."""
-    fresh = parse({})
-    assert parse({"evaluation": {"metrics": ["f1"]}}).key != fresh.key
-    assert parse({"stop": {"patience": 3}}).key != fresh.key
-    assert parse({"stop": {"accuracy": 0.9}}).toml().count("patience") == 0
-    assert fresh.key == "18af5de6"
-
-
 @pytest.mark.parametrize(
     ("stop", "words"),
     [

@@ -35,7 +35,7 @@ from fednag.errors import BusyError, FednagError
 from fednag.problems.losses import Loss
 from fednag.results import Comparison, Run
 from fednag.runs.build import Builder, Parts
-from fednag.runs.execute import Execution, Listener, stem
+from fednag.runs.execute import Execution, Listener, find
 from fednag.runs.folder import RunFolder
 from fednag.runs.interrupts import Watch
 from fednag.show.progress import progress
@@ -177,7 +177,7 @@ def run_all(
             # Which run it is does not hang on the chunk, so that none need be chosen by timing.
             engine = experiment.engine.model_copy(update={"chunk": 1})
             known, *_ = builder.plan(experiment.model_copy(update={"engine": engine}), algorithm)
-            folder = RunFolder.find(out, known.name, stem(label, known))
+            folder = find(out, label, known)
             experiment = _settled(known, folder) if folder else experiment
         resolved, plan, notes = builder.plan(experiment, algorithm)
         listener = started(label, resolved, plan.rounds) if started else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
@@ -14,11 +12,11 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from fednag.algorithms import ALGORITHMS
+from fednag.config.keys import Key, keys_of
 from fednag.config.measures import check_measures
 from fednag.config.messages import cut, explain, nearest, plain
 from fednag.config.paths import placed
 from fednag.config.sections import (
-    LATER,
     ONLY_WITH,
     STRICT,
     Checkpoint,
@@ -94,28 +92,19 @@ class Experiment(Section):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     @property
+    def all_keys(self) -> tuple[Key, ...]:
+        """Its key in every format it may be found under on disk, newest first."""
+        return keys_of(self)
+
+    @property
     def key(self) -> str:
         """A short hash of all that decides the run's numbers, up to rounding."""
-        return self._hash({"threads", "chunk"})[:8]
+        return self.all_keys[0].short
 
     @property
     def exact_key(self) -> str:
         """A hash of all that decides the run's numbers to the last bit."""
-        return self._hash({"threads"})
-
-    def _hash(self, idle: set[str]) -> str:
-        content = self.model_dump(
-            exclude={"name": True, "checkpoint": True, "engine": idle, "clock": {"fleet"}},
-            mode="json",
-        )
-        if self.clock.fleet is None:  # it decides nothing; a fleet is known by its digest
-            del content["clock"]
-        # Nor does a field that runs of version 0.1.0 did not have, as long as nobody sets it.
-        for section, option in LATER:
-            table = getattr(self, section)
-            if getattr(table, option) == type(table).model_fields[option].get_default():
-                content[section].pop(option, None)
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return self.all_keys[0].exact
 
     @property
     def label(self) -> str:

@@ -124,17 +124,3 @@ ONLY_WITH = {
     ("data", "beta"): ("name", "synthetic"),
     ("data", "workers"): ("name", "synthetic"),
 }
-
-# Fields that the first runs on disk did not have. At their defaults they are left out of a run's
-# key, so that those runs are still found.
-LATER: tuple[tuple[str, str], ...] = (
-    *(("data", option) for option in OF_FILES),
-    ("model", "batch_norm"),
-    ("engine", "recorded"),
-    ("evaluation", "metrics"),
-    ("evaluation", "own"),
-    ("stop", "metrics"),
-    ("stop", "patience"),
-    ("stop", "watch"),
-    ("stop", "min_change"),
-)

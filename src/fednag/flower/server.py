@@ -19,7 +19,7 @@ from fednag.flower.ledger import Ledger
 from fednag.flower.settings import Deployment, read_run_config
 from fednag.flower.silo_memory import TOKEN
 from fednag.runs.build import Builder, Parts
-from fednag.runs.execute import Execution, stem
+from fednag.runs.execute import Execution, find
 from fednag.runs.folder import RunFolder
 from fednag.runs.outcome import Outcome
 from fednag.simulate.run import Plan
@@ -48,7 +48,7 @@ def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Outcome:
     ledger = Ledger()
     folder = None
     if deployment.flower.resume:
-        folder = RunFolder.find(out, resolved.name, stem(resolved.label, resolved))
+        folder = find(out, resolved.label, resolved)
         if folder is None:
             tell(f"flower.resume: no such run in {out}; a new one begins")
     token = _token_of(folder)

@@ -185,8 +185,11 @@ class Figure:
             engine = job.experiment.engine
             devices = DEVICES if engine.device == "auto" else (engine.device,)
             made = [engine.model_copy(update={"device": device}) for device in devices]
-            keys = {job.experiment.model_copy(update={"engine": one}).key for one in made}
-            found[job.series, job.experiment.seed] = keys
+            found[job.series, job.experiment.seed] = {
+                key.short
+                for one in made
+                for key in job.experiment.model_copy(update={"engine": one}).all_keys
+            }
         return found
 
     def departures(self, scale: str) -> list[str]:

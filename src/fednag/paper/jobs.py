@@ -16,7 +16,7 @@ from fednag.devices.fleet import load_fleet
 from fednag.paper.figure import Figure, Job
 from fednag.paper.records import FigureRecords, Kept, Known, keep, known, recall, write
 from fednag.runs.build import resolve_device
-from fednag.runs.execute import Listener, stem
+from fednag.runs.execute import Listener, find
 from fednag.runs.folder import OVER, RunFolder
 from fednag.runs.interrupts import Watch
 
@@ -33,7 +33,7 @@ def settled(experiment: Experiment) -> Experiment:
 def found(out: Path, experiment: Experiment) -> RunFolder | None:
     """The folder of a run that is over."""
     chosen = settled(experiment)
-    folder = RunFolder.find(out, chosen.name, stem(chosen.label, chosen))
+    folder = find(out, chosen.label, chosen)
     if folder is None or folder.info().get("status") not in OVER:
         return None
     return folder
@@ -135,8 +135,8 @@ def gather(figure: Figure, scale: str, out: Path, before: Known) -> FigureRecord
 
 
 def _recalled(before: Known, figure: Figure, job: Job) -> Kept | None:
-    key = settled(job.experiment).key
-    return recall(before, figure.name, key, timed=figure.content.fleet is not None)
+    keys = [key.short for key in settled(job.experiment).all_keys]
+    return recall(before, figure.name, keys, timed=figure.content.fleet is not None)
 
 
 def _kept(folder: RunFolder, job: Job, figure: Figure) -> Kept:
@@ -146,7 +146,7 @@ def _kept(folder: RunFolder, job: Job, figure: Figure) -> Kept:
     return keep(
         folder.records(),
         seed=job.experiment.seed,
-        key=str(info["key"]),
+        key=settled(job.experiment).key,
         iterations=job.experiment.training.iterations,
         ended=str(info.get("ended")),
         diverged=info.get("status") == "diverged",

@@ -201,9 +201,16 @@ def known(place: Path, scale: str) -> Known:
     return found
 
 
-def recall(before: Known, figure: str, key: str, timed: bool) -> Kept | None:
-    """A figure's run among those; seconds on a fleet only the figure itself can have kept."""
-    return before.get((figure, key)) or (None if timed else before.get(("", key)))
+def recall(before: Known, figure: str, keys: Sequence[str], timed: bool) -> Kept | None:
+    """A figure's run among those, by any of its keys; from now on it goes by the first of them.
+
+    Seconds on a fleet only the figure itself can have kept.
+    """
+    for key in keys:
+        run = before.get((figure, key)) or (None if timed else before.get(("", key)))
+        if run:
+            return replace(run, key=keys[0])
+    return None
 
 
 def tuned(records: FigureRecords, groups: Mapping[str, str]) -> FigureRecords:

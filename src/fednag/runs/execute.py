@@ -19,6 +19,7 @@ import numpy as np
 from torch import nn
 
 from fednag.config import Experiment
+from fednag.config.keys import Key
 from fednag.core.algorithm import BUFFERS
 from fednag.core.files import write_atomically
 from fednag.core.record import Record
@@ -43,10 +44,17 @@ MOST_CELLS = 20_000  # of the table worker x class that run.json keeps
 RECORDED_VERSIONS = ("fednag", "torch", "numpy", "scikit-learn", "safetensors")
 
 
-def stem(label: str, experiment: Experiment) -> str:
+def find(out: Path, label: str, experiment: Experiment) -> RunFolder | None:
+    """The newest run of this experiment in ``out``, whichever format of key it was begun with."""
+    stems = (_stem(label, key) for key in experiment.all_keys)
+    folders = (RunFolder.find(out, experiment.name, stem) for stem in stems)
+    return next((folder for folder in folders if folder), None)
+
+
+def _stem(label: str, key: Key) -> str:
     """What a run's folder is called, but for a number where several are called so."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-")
-    return f"{safe}-{experiment.key}"
+    return f"{safe}-{key.short}"
 
 
 @dataclass
@@ -63,12 +71,16 @@ class Execution:
     runner: str = "simulator"
     facts: dict[str, Any] = field(default_factory=dict)  # more for run.json
     opened: Callable[[RunFolder], None] | None = None  # told where the run is written
+    key: Key = field(init=False)  # a folder that goes on keeps the format it was begun with
+
+    def __post_init__(self) -> None:
+        self.key = self.experiment.all_keys[0]
 
     def start(self, out: Path | None = None) -> Outcome:
         """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``."""
         if out is None:
             return self._train(None, [], None)
-        folder = RunFolder.create(out, self.experiment.name, stem(self.label, self.experiment))
+        folder = RunFolder.create(out, self.experiment.name, _stem(self.label, self.key))
         with _writing(folder), folder.locked():
             # Last the file that makes the folder a run: killed before it, there is none to resume.
             write_atomically(folder.config_file, self.experiment.toml())
@@ -114,11 +126,13 @@ class Execution:
             raise FednagError(
                 f"{folder.path}: that run was not made by this {self.runner}; go on with `{how}`"
             )
-        if info.get("exact_key") != self.experiment.exact_key:
+        begun = [key for key in self.experiment.all_keys if key.exact == info.get("exact_key")]
+        if not begun:
             raise FednagError(
                 f"{folder.config_file}: it is not what the run began with; restore it, or start a "
                 "new run"
             )
+        (self.key,) = begun
         if info.get("identity") != self._identity:
             raise FednagError(
                 f"{folder.path}: that run had another model, other first weights or other data; "
@@ -280,15 +294,15 @@ class Execution:
 
     @cached_property
     def _identity(self) -> str:
-        return checkpoint.identity(self.plan, self.experiment.exact_key)
+        return checkpoint.identity(self.plan, self.key.exact)
 
     @cached_property
     def _about(self) -> dict[str, Any]:
         return {
             "label": self.label,
             "seed": self.experiment.seed,
-            "key": self.experiment.key,
-            "exact_key": self.experiment.exact_key,
+            "key": self.key.short,
+            "exact_key": self.key.exact,
             "identity": self._identity,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "parameters": len(self.plan.problem.initial),
