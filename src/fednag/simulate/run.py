@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from fednag.core.algorithm import BUFFERS, Algorithm, payload, server_round
+from fednag.core.ending import Ending
 from fednag.core.record import Record
 from fednag.core.vectors import Vector, Vectors
 from fednag.data.partition import Partition
@@ -125,7 +126,7 @@ class State:
     waited: int = 0  # evaluations since then
     best: Best | None = None
     record: Record | None = None  # of this round, if it was evaluated
-    ended: str | None = None  # why the run is over
+    ended: Ending | None = None  # why the run is over
     diverged: bool = False
 
 
@@ -362,26 +363,22 @@ class _Loop:
         return replace(state, waited=state.waited + 1)
 
     def _ended(self, state: State) -> State:
-        plan, record = self.plan, state.record
+        plan, record, at = self.plan, state.record, state.iteration
         ended = None
         if state.diverged:
-            ended = f"diverged at iteration {state.iteration}"
+            ended = Ending("diverged", at)
         elif record and _reached(record.accuracy, plan.stop_accuracy):
-            ended = f"accuracy {plan.stop_accuracy:g} reached at iteration {state.iteration}"
+            ended = Ending("target", at, "accuracy", plan.stop_accuracy)
         elif record and _reached(_negative(record.loss), _negative(plan.stop_loss)):
-            ended = f"loss {plan.stop_loss:g} reached at iteration {state.iteration}"
+            ended = Ending("target", at, "loss", plan.stop_loss)
         elif level := self._level(record):
-            ended = f"{level.measure} {level.value:g} reached at iteration {state.iteration}"
-        elif state.iteration >= plan.iterations:
-            ended = "finished"
+            ended = Ending("target", at, level.measure, level.value)
+        elif at >= plan.iterations:
+            ended = Ending("finished", at)
         elif plan.patience and state.waited >= plan.patience.evaluations:
-            ended = (
-                f"no better {plan.patience.measure} in {plan.patience.evaluations} "
-                f"evaluation{'s' if plan.patience.evaluations > 1 else ''}, at iteration "
-                f"{state.iteration}"
-            )
+            ended = Ending("patience", at, plan.patience.measure, plan.patience.evaluations)
         elif _reached(state.seconds, plan.stop_seconds):
-            ended = f"{plan.stop_seconds:g} seconds are over at iteration {state.iteration}"
+            ended = Ending("seconds", at, value=plan.stop_seconds)
         return replace(state, ended=ended)
 
     def _level(self, record: Record | None) -> Level | None:
