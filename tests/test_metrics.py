@@ -20,7 +20,7 @@ from fednag.config import parse
 from fednag.core.record import Record
 from fednag.data.dataset import Dataset
 from fednag.problems.metrics import METRICS, measured
-from fednag.results import sheets
+from fednag.results import views
 from fednag.runs.build import Builder, Parts
 from fednag.runs.folder import RunFolder
 from fednag.runs.targets import Target, common_target, given_target, settled
@@ -531,13 +531,13 @@ def test_a_method_without_a_metric_has_a_dash(made: tuple[fednag.Comparison, Pat
     plain = fednag.run("fedmom", **SMALL)
     rows = ranked([made[0]["fednag"].curve, plain.curve])
     assert headings(rows).count("f1") == 1
-    page = document(sheets([made[0]["fednag"], plain]))
+    page = document(views([made[0]["fednag"], plain]))
     place = page["table"]["headings"].index("f1")
     assert sorted(row[place] == "-" for row in page["table"]["rows"]) == [False, True]
 
 
 def test_the_page_has_charts_and_columns(made: tuple[fednag.Comparison, Path]) -> None:
-    page = document(sheets(made[0].runs), Target("f1", 0.3))
+    page = document(views(made[0].runs), Target("f1", 0.3))
     assert [chart["key"] for chart in page["charts"]] == ["loss", "accuracy", "test_loss", "f1"]
     assert page["charts"][-1]["level"] == 0.3
     assert {"test loss", "f1", "iterations to f1 0.3"} <= set(page["table"]["headings"])
@@ -572,10 +572,10 @@ def test_the_command_line_shows_columns(
 def test_watch_and_trackers_have_them(made: tuple[fednag.Comparison, Path], caller: Caller) -> None:
     both, folder = made
     last = both["fednag"].records[-1]
-    (sheet,) = [s for s in Follower(folder).look().sheets if s.curve.label == "fednag"]
-    assert as_data(sheet)["metrics"] == {"f1": last.metrics["f1"]}
-    assert as_data(sheet)["test_loss"] == last.test_loss
-    assert f"test loss {last.test_loss:.4f}, f1 {last.metrics['f1']:.4f}" in plain_line(sheet)
+    (view,) = [s for s in Follower(folder).look().views if s.label == "fednag"]
+    assert as_data(view)["metrics"] == {"f1": last.metrics["f1"]}
+    assert as_data(view)["test_loss"] == last.test_loss
+    assert f"test loss {last.test_loss:.4f}, f1 {last.metrics['f1']:.4f}" in plain_line(view)
     seen = caller("watch", str(folder), "--once").out
     assert " f1 " in seen
     assert f"{last.metrics['f1']:.4f}" in seen

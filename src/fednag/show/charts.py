@@ -10,8 +10,8 @@ from typing import Any
 import altair as alt
 
 from fednag.errors import FednagError
+from fednag.runs.view import RunView
 from fednag.show.spec import COLOURS, DASHES, MOST, Lines, Track, curve_specs, tracks_of
-from fednag.show.tables import Curve
 
 __all__ = ["COLOURS", "DASHES", "curves_chart", "lines_chart", "save", "split_chart"]
 
@@ -19,10 +19,10 @@ PICTURES = ("png", "svg")
 FORMATS = (*PICTURES, "html")
 
 
-def curves_chart(curves: Sequence[Curve], most: int = MOST) -> Any:
+def curves_chart(runs: Sequence[RunView], most: int = MOST) -> Any:
     """Loss and accuracy over iterations; a line a method, a band of ± one deviation over seeds."""
-    panels = [lines_chart(lines) for lines in curve_specs(tracks_of(curves, most))]
-    seeds = sorted({curve.seed for curve in curves})
+    panels = [lines_chart(lines) for lines in curve_specs(tracks_of(runs, most))]
+    seeds = sorted({run.seed for run in runs})
     chart = alt.hconcat(*panels)
     if len(seeds) > 1:
         shown = f"mean over {len(seeds)} seeds; band: ± one standard deviation"
