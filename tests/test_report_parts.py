@@ -13,12 +13,12 @@ import pytest
 
 from browser import Browser
 from fednag import cli
+from fednag.core.ending import Ending
 from fednag.core.record import Record
 from fednag.runs.view import RunView, read_views
 from fednag.show.document import document
 from fednag.show.overlay import bounds
 from fednag.show.page import html
-from fednag.show.tables import Curve
 from fednag.show.timing import recorded_times
 from fednag.theory import Setting, theorem3
 
@@ -93,7 +93,7 @@ def data_of(page: Path) -> dict[str, Any]:
     return found
 
 
-def sheets_of(desk: Path) -> list[RunView]:
+def views_of(desk: Path) -> list[RunView]:
     from fednag.runs.folder import find_runs
 
     views, failed = read_views(find_runs([desk / "runs" / "small"]))
@@ -144,7 +144,7 @@ def test_a_bound_that_says_nothing_is_not_drawn(desk: Path) -> None:
 def test_a_check_of_something_else_is_not_used(
     desk: Path, section: str | None, changes: dict[str, Any]
 ) -> None:
-    (view,) = [s for s in sheets_of(desk) if s.label == "fednag"]
+    (view,) = [s for s in views_of(desk) if s.label == "fednag"]
     assert bounds([view])
     config = dict(view.config)
     if section is None:
@@ -158,7 +158,7 @@ def test_a_check_of_something_else_is_not_used(
 def by_hand(desk: Path) -> dict[tuple[str, str], list[float]]:
     """(method, device) -> seconds (compute, down, up) of a round, from the formats' formulas."""
     found = {}
-    for view in sheets_of(desk):
+    for view in views_of(desk):
         work = view.info["work"]
         vectors = 2 if view.label == "fednag" else 1
         size = vectors * 4 * (64 * 10 + 10)  # float32, digits have 64 pixels and 10 classes
@@ -197,12 +197,12 @@ def test_what_fednag_time_left_is_shown_too(desk: Path, monkeypatch: pytest.Monk
     fednag("time", "runs/small", "--fleet", "hand.toml", "--loss", "10", "--out", "runs/small")
     (left,) = (desk / "runs" / "small").glob("time-*.json")
     try:
-        (table,) = recorded_times(sheets_of(desk))
+        (table,) = recorded_times(views_of(desk))
         assert table["title"].startswith("hand, 1 replays")
         (again,) = data_of(desk / "fleet.html")["times"]
         assert table["rows"] == again["rows"]
         left.write_text("[]")
-        assert recorded_times(sheets_of(desk)) == []
+        assert recorded_times(views_of(desk)) == []
     finally:
         left.unlink()
 
@@ -274,7 +274,7 @@ def made(label: str, seed: int, worker_losses: tuple[float, ...] | None = None) 
     records = [Record(i, i, 1.0, 0.5, 0.5, i, i, i, 4, worker_losses) for i in range(3)]
     config = {"name": "x", "seed": seed, "algorithm": {"name": label}, "training": {"tau": 1}}
     info = {"held": [[5, 0], [0, 7], [2, 2]]}
-    return RunView(Curve(label, seed, records, "finished", False), config, info)
+    return RunView(label, seed, records, Ending("finished"), config=config, info=info)
 
 
 def test_who_holds_what_is_workers_by_classes() -> None:

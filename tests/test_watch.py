@@ -25,7 +25,6 @@ from fednag.core.record import Record
 from fednag.errors import FednagError
 from fednag.runs.folder import RunFolder
 from fednag.runs.view import RunView
-from fednag.show.tables import Curve
 from fednag.show.watch.follow import Follower, pace, seconds_left
 from fednag.show.watch.screen import as_data, plain_line, screen, sparkline, time_text
 from fednag.show.watch.serve import Server
@@ -113,7 +112,7 @@ def test_a_process_is_followed_to_its_end(tmp_path: Path) -> None:
 def test_looking_does_not_write(tmp_path: Path) -> None:
     run = made(tmp_path, status="finished", ended="finished")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert Follower(tmp_path).look().views[0].curve.ended == "finished"
+    assert Follower(tmp_path).look().views[0].ended == "finished"
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert not run.is_being_written
     assert not (run.path / ".lock").exists()
@@ -162,8 +161,8 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
 def test_pace_and_time_left_by_hand() -> None:
     records = [Record(2 * i, i, 1.0, None, None, 0, 0, 0.5 * i, 4) for i in range(41)]
     config = {"training": {"tau": 2, "iterations": 101}}
-    view = RunView(Curve("a", 0, records, "running", False), config, running=True)
-    assert view.rounds == 51
+    view = RunView("a", 0, records, config=config, running=True)
+    assert (view.rounds, view.planned) == (40, 51)
     assert pace(view) == pytest.approx(2.0)
     assert seconds_left(view) == pytest.approx(5.5)
     assert plain_line(view) == "a, seed 0: running, round 40/51, loss 1.0000, 0:06 left"
@@ -172,9 +171,7 @@ def test_pace_and_time_left_by_hand() -> None:
     assert as_data(named)["experiment"] == "digits"
     # Only what was lately counts.
     slower = [*records[:-1], replace(records[-1], seconds=38 * 0.5 + 10)]
-    assert pace(replace(view, curve=replace(view.curve, records=slower))) == pytest.approx(
-        19 / (29 - 10.5)
-    )
+    assert pace(replace(view, records=slower)) == pytest.approx(19 / (29 - 10.5))
     assert seconds_left(replace(view, running=False)) is None
     assert time_text(3661) == "1:01:01"
 

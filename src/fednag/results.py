@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from altair import TopLevelMixin
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run(Outcome):
     """A run that is over.
 
