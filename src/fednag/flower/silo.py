@@ -109,5 +109,5 @@ class Silo:
 
 def _update(found: Gathered) -> Vectors:
     if found.refused:
-        raise Refusal("the update is not finite")
+        raise Refusal("the update is not finite", not_finite=True)
     return found.vectors
