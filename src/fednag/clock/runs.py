@@ -118,14 +118,10 @@ def _derived(
 def common_target(runs: Sequence[RunView]) -> Target:
     """A target to compare runs by; raises a sentence if there is none.
 
-    >>> import tempfile
     >>> import fednag
-    >>> from fednag.clock import common_target, read_run
-    >>> from fednag.runs.folder import RunFolder
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> from fednag.clock import common_target, timed_run
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
     >>> target = common_target(runs)
     >>> target.measure, 0 < target.value < 1
     ('accuracy', True)

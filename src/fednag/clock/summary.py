@@ -78,14 +78,10 @@ def replay_runs(
 
     Methods share their delays (seed, round and worker decide them), so differences are theirs.
 
-    >>> import tempfile
     >>> import fednag
-    >>> from fednag.clock import load_fleet, read_run, replay_runs
-    >>> from fednag.runs.folder import RunFolder
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> from fednag.clock import load_fleet, replay_runs, timed_run
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
     >>> timed = replay_runs(runs, load_fleet("lan"), replays=2)
     >>> [(one.run.label, len(one.replays)) for one in timed]
     [('fednag', 2), ('fedavg', 2)]
@@ -122,14 +118,10 @@ def times_to_target(
 
     The target is an accuracy, a loss, or for any other measure a ``fednag.runs.targets.Target``.
 
-    >>> import tempfile
     >>> import fednag
-    >>> from fednag.clock import load_fleet, read_run, replay_runs, times_to_target
-    >>> from fednag.runs.folder import RunFolder
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> from fednag.clock import load_fleet, replay_runs, timed_run, times_to_target
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
     >>> rows = times_to_target(replay_runs(runs, load_fleet("lan"), replays=2), accuracy=0.05)
     >>> rows[0].seconds <= rows[1].seconds, rows[0].reached
     (True, 1)
@@ -178,14 +170,10 @@ def _best(group: Sequence[Timed], target: Target) -> float | None:
 def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> list[Part]:
     """Where time goes: a row a method and device; of more than ``most`` workers, a row a kind.
 
-    >>> import tempfile
     >>> import fednag
-    >>> from fednag.clock import load_fleet, read_run, replay_runs, where_time_goes
-    >>> from fednag.runs.folder import RunFolder
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> from fednag.clock import load_fleet, replay_runs, timed_run, where_time_goes
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
     >>> fleet = load_fleet("lan")
     >>> part = where_time_goes(replay_runs(runs, fleet, replays=2), fleet)[0]
     >>> part.label, part.device, part.compute > 0, part.waiting >= 0

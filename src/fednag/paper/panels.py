@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from fednag.paper.figure import Draw, Figure, Series
-from fednag.paper.quantities import marks
+from fednag.paper.quantities import marks, place
 from fednag.paper.records import FigureRecords, Kept
 from fednag.runs.statistics import Spread, aligned, average
 from fednag.show.paper import Panel
@@ -147,6 +147,4 @@ def _against(figure: Figure, records: FigureRecords) -> list[Panel]:
 def _at(run: Kept, measure: str, at: float) -> float | None:
     if run.diverged:
         return None
-    target = at * run.iterations
-    place = min(range(len(run.iteration)), key=lambda i: abs(run.iteration[i] - target))
-    return run.column(measure)[place]
+    return run.column(measure)[place(run, at)]

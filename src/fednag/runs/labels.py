@@ -26,14 +26,9 @@ def distinguished(runs: Sequence[V]) -> tuple[list[V], list[str]]:
     Where two of one label have other settings, the label says which; of the same run made twice,
     the newest counts.
 
-    >>> import tempfile
     >>> import fednag
-    >>> from fednag.clock import distinguished, read_run
-    >>> from fednag.runs.folder import RunFolder
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-    ...     done = [fednag.run(fednag.FedNAG(momentum=m), **short, out=out) for m in (0.5, 0.9)]
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done]
+    >>> short = {"model": "logistic", "tau": 5, "iterations": 10}
+    >>> runs = [fednag.run(fednag.FedNAG(momentum=m), **short).view for m in (0.5, 0.9)]
     >>> named, notes = distinguished(runs)
     >>> [run.label for run in named]
     ['fednag (momentum=0.5)', 'fednag (momentum=0.9)']
