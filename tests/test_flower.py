@@ -823,8 +823,9 @@ def test_patience_ends_a_deployment_as_it_ends_the_simulator(tmp_path: Path) -> 
     assert run.ended == twin.ended
 
 
-def test_when_no_update_is_finite_the_run_has_diverged(tmp_path: Path) -> None:
-    config = config_of(tmp_path, algorithm__name="fedavg", algorithm__lr=1e200, rounds=3)
+@pytest.mark.parametrize("lr", [1e200, 1e308])  # found by the server, by the silos themselves
+def test_when_no_update_is_finite_the_run_has_diverged(lr: float, tmp_path: Path) -> None:
+    config = config_of(tmp_path, algorithm__name="fedavg", algorithm__lr=lr, rounds=3)
     run = play(config, grid_of(config))
     twin = simulated(read_run_config(config), tmp_path / "s")
     assert run.diverged

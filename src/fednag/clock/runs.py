@@ -48,7 +48,14 @@ def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
 
 
 def timed_run(view: RunView, flops: float | None = None) -> TimedRun:
-    """The same for a run that has been read."""
+    """The same for a run that has been read, or was made here.
+
+    >>> import fednag
+    >>> from fednag.clock import timed_run
+    >>> run = timed_run(fednag.run("fednag", model="logistic", tau=5, iterations=10).view)
+    >>> run.rounds, run.workload.workers
+    (2, 4)
+    """
     folder = RunFolder(view.folder or Path(view.label))
     if len(view.records) < 2:
         raise FednagError(f"{folder.path}: it has no round yet; wait for the first")
