@@ -834,13 +834,26 @@ def test_patience_ends_a_deployment_as_it_ends_the_simulator(tmp_path: Path) -> 
     assert run.ended == twin.ended
 
 
-def test_when_no_update_is_finite_the_run_has_diverged(tmp_path: Path) -> None:
-    config = config_of(tmp_path, algorithm__name="fedavg", algorithm__lr=1e200, rounds=3)
+@pytest.mark.parametrize("lr", [1e200, 1e308])  # found by the server, by the silos themselves
+def test_when_no_update_is_finite_the_run_has_diverged(lr: float, tmp_path: Path) -> None:
+    config = config_of(tmp_path, algorithm__name="fedavg", algorithm__lr=lr, rounds=3)
     run = play(config, grid_of(config))
     twin = simulated(read_run_config(config), tmp_path / "s")
     assert run.diverged
     assert twin.diverged
     assert run.ended == twin.ended
+
+
+def test_words_do_not_make_a_run_diverge(tmp_path: Path) -> None:
+    """A sentence about something that is not finite is not the silo's word for a lost update."""
+
+    def change(content: RecordDict) -> None:
+        content.config_records["about"]["refused"] = "the disk is not finite"
+
+    config = config_of(tmp_path, rounds=1)
+    faults = dict.fromkeys(range(3), altered(change))
+    with pytest.raises(FednagError, match="0 of 3 silos gave a usable answer"):
+        play(config, grid_of(config, faults=faults))
 
 
 def test_a_crash_in_a_silo_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,12 +22,13 @@ from fednag.core.record import Record
 from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.problems.metrics import METRICS, measured
-from fednag.results import sheets
 from fednag.runs.build import Builder, Parts
 from fednag.runs.folder import RunFolder
+from fednag.runs.statistics import ranked
 from fednag.runs.targets import Target, common_target, given_target, settled
+from fednag.runs.view import RunView
 from fednag.show.document import document
-from fednag.show.tables import headings, ranked
+from fednag.show.tables import headings
 from fednag.show.trackers import scalars
 from fednag.show.watch.follow import Follower
 from fednag.show.watch.screen import as_data, plain_line
@@ -377,7 +378,7 @@ def test_patience_by_hand(
     over = last == len(values) - 1
     many = "evaluation" if stop["patience"] == 1 else "evaluations"
     waited = f"no better test_loss in {stop['patience']} {many}, at iteration {last}"
-    assert states[-1].ended == ("finished" if over else waited)
+    assert str(states[-1].ended) == ("finished" if over else waited)
 
 
 def test_patience_with_what_is_to_grow(blobs: Dataset) -> None:
@@ -388,16 +389,16 @@ def test_patience_with_what_is_to_grow(blobs: Dataset) -> None:
     ]
     asked = {"evaluation": {"metrics": ["f1"]}}
     states = played(blobs, {"patience": 2, "watch": "f1"}, found, **asked)
-    assert states[-1].ended == "no better f1 in 2 evaluations, at iteration 3"
+    assert str(states[-1].ended) == "no better f1 in 2 evaluations, at iteration 3"
     assert (states[-1].watched, states[-1].waited) == (0.5, 2)
-    assert played(blobs, {"patience": 2}, found, **asked)[-1].ended == "finished"
+    assert str(played(blobs, {"patience": 2}, found, **asked)[-1].ended) == "finished"
 
 
 def test_the_loss_is_watched_without_test_samples(blobs: Dataset) -> None:
     bare = replace(blobs, test_x=blobs.test_x[:0], test_y=blobs.test_y[:0])
     found = [Measures(value, None, 0.5) for value in (3.0, 2.0, 2.5, 2.5, 1.0)]
     states = played(bare, {"patience": 2}, found)
-    assert states[-1].ended == "no better loss in 2 evaluations, at iteration 3"
+    assert str(states[-1].ended) == "no better loss in 2 evaluations, at iteration 3"
 
 
 @pytest.mark.parametrize(
@@ -410,14 +411,14 @@ def test_a_metric_stops_a_run(
     found = [Measures(1.0, 0.5, 0.5, metrics={"f1": value}) for value in values]
     states = played(blobs, {"metrics": level}, found, evaluation={"metrics": ["f1"]})
     assert states[-1].round == last
-    assert states[-1].ended == ("f1 0.5 reached at iteration 2" if last == 2 else "finished")
+    assert str(states[-1].ended) == ("f1 0.5 reached at iteration 2" if last == 2 else "finished")
 
 
 def test_a_metric_that_is_to_fall_stops_a_run(line: Dataset) -> None:
     found = [Measures(1.0, None, None, metrics={"mae": v}) for v in (3.0, 2.0, 1.0, 0.5)]
     more: dict[str, Any] = {"evaluation": {"metrics": ["mae"]}, "model": {"name": "linear"}}
     states = played(line, {"metrics": {"mae": 1.0}}, found, **more)
-    assert states[-1].ended == "mae 1 reached at iteration 2"
+    assert str(states[-1].ended) == "mae 1 reached at iteration 2"
 
 
 def test_a_run_that_waits_goes_on_to_the_same_end(
@@ -470,7 +471,7 @@ def test_targets_of_any_measure() -> None:
     assert given_target("0.9", None) == given_target(0.9, None) == Target("accuracy", 0.9)
     assert given_target("loss=0.9", None) == given_target(None, 0.9)
     stop = {"stop": {"metrics": {"f1": 0.3}}}
-    assert common_target([(records(0.9, 0.4), False)], [stop]) == Target("f1", 0.3)
+    assert common_target([RunView("a", 0, records(0.9, 0.4), config=stop)]) == Target("f1", 0.3)
 
 
 @pytest.mark.parametrize("text", ["x", "f1=", "=0.9", "f1=nan", "f1=inf", "", "f1"])
@@ -490,12 +491,12 @@ def test_a_target_of_ones_own_goes_the_way_the_run_says() -> None:
         Record(i, i, 1.0, None, None, 0, 0, 0.0, 4, metrics={"cost": cost})
         for i, cost in enumerate([9.0, 8.0, 3.0])
     ]
-    config = {"evaluation": {"own": {"cost": "lower"}}}
-    asked = settled(given_target("cost=4", None), [found], [config])
+    run = RunView("a", 0, found, config={"evaluation": {"own": {"cost": "lower"}}})
+    asked = settled(given_target("cost=4", None), [run])
     assert asked == Target("cost", 4.0, "lower")
     assert asked.first(found).round == 2
     with pytest.raises(FednagError, match="have not measured costs; use one of accuracy, loss"):
-        settled(given_target("costs=4", None), [found], [config])
+        settled(given_target("costs=4", None), [run])
 
 
 # What is shown
@@ -521,15 +522,15 @@ def test_tables_have_a_column_each(made: tuple[fednag.Comparison, Path]) -> None
 
 def test_a_method_without_a_metric_has_a_dash(made: tuple[fednag.Comparison, Path]) -> None:
     plain = fednag.run("fedmom", **SMALL)
-    rows = ranked([made[0]["fednag"].curve, plain.curve])
+    rows = ranked([made[0]["fednag"].view, plain.view])
     assert headings(rows).count("f1") == 1
-    page = document(sheets([made[0]["fednag"], plain]))
+    page = document([made[0]["fednag"].view, plain.view])
     place = page["table"]["headings"].index("f1")
     assert sorted(row[place] == "-" for row in page["table"]["rows"]) == [False, True]
 
 
 def test_the_page_has_charts_and_columns(made: tuple[fednag.Comparison, Path]) -> None:
-    page = document(sheets(made[0].runs), Target("f1", 0.3))
+    page = document(made[0].views, Target("f1", 0.3))
     assert [chart["key"] for chart in page["charts"]] == ["loss", "accuracy", "test_loss", "f1"]
     assert page["charts"][-1]["level"] == 0.3
     assert {"test loss", "f1", "iterations to f1 0.3"} <= set(page["table"]["headings"])
@@ -564,10 +565,10 @@ def test_the_command_line_shows_columns(
 def test_watch_and_trackers_have_them(made: tuple[fednag.Comparison, Path], caller: Caller) -> None:
     both, folder = made
     last = both["fednag"].records[-1]
-    (sheet,) = [s for s in Follower(folder).look().sheets if s.curve.label == "fednag"]
-    assert as_data(sheet)["metrics"] == {"f1": last.metrics["f1"]}
-    assert as_data(sheet)["test_loss"] == last.test_loss
-    assert f"test loss {last.test_loss:.4f}, f1 {last.metrics['f1']:.4f}" in plain_line(sheet)
+    (view,) = [s for s in Follower(folder).look().views if s.label == "fednag"]
+    assert as_data(view)["metrics"] == {"f1": last.metrics["f1"]}
+    assert as_data(view)["test_loss"] == last.test_loss
+    assert f"test loss {last.test_loss:.4f}, f1 {last.metrics['f1']:.4f}" in plain_line(view)
     seen = caller("watch", str(folder), "--once").out
     assert " f1 " in seen
     assert f"{last.metrics['f1']:.4f}" in seen

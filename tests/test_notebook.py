@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 import fednag
+from fednag.core.ending import Ending
 from fednag.core.record import Record
+from fednag.runs.view import RunView
 from fednag.show import progress as shown
-from fednag.show.cell import cell
-from fednag.show.tables import Curve
+from fednag.show.notebook import cell
 from fednag.show.terminal import RunsProgress
 
 ROOT = Path(__file__).parents[1]
@@ -25,12 +26,12 @@ QUICKSTART = ROOT / "examples" / "quickstart.ipynb"
 SHORT: dict[str, Any] = {"model": "logistic", "tau": 1, "iterations": 40}
 
 
-def curve(label: str, last: float | None, seed: int = 0, points: int = 3) -> Curve:
+def view(label: str, last: float | None, seed: int = 0, points: int = 3) -> RunView:
     records = [
         Record(i, i, 2.0 - (last or 0) * i / points, last, last, 8 * i, 8 * i, i / 9, 4)
         for i in range(points)
     ]
-    return Curve(label, seed, records, "finished", False)
+    return RunView(label, seed, records, Ending("finished"))
 
 
 class Notebook:
@@ -161,10 +162,10 @@ def test_results_draw_themselves() -> None:
 
 def test_a_drawn_result_is_safe_and_small() -> None:
     nasty = '"><script>alert(1)</script>'
-    html = cell([curve(nasty, 0.5)])
+    html = cell([view(nasty, 0.5)])
     assert "<script" not in html
     assert "&lt;script&gt;" in html
-    many = cell([curve(f"method {i}", i / 100, points=3000) for i in range(60)])
+    many = cell([view(f"method {i}", i / 100, points=3000) for i in range(60)])
     assert len(many) < 150_000
     assert len(rows(many)) == 31
     assert rows(many)[1][0] == "method 59"
@@ -174,11 +175,12 @@ def test_a_drawn_result_is_safe_and_small() -> None:
 
 
 def test_what_was_not_measured_is_not_shown() -> None:
-    lost = Curve("lost", 0, [Record(0, 0, None, None, None, 0, 0, 0.0, 1)], "diverged", True)
+    nothing = Record(0, 0, None, None, None, 0, 0, 0.0, 1)
+    lost = RunView("lost", 0, [nothing], Ending("diverged", 0))
     html = cell([lost])
     assert "<img" not in html
     assert "color:#c62828" in html
-    no_accuracy = cell([curve("regression", None)])
+    no_accuracy = cell([view("regression", None)])
     assert rows(no_accuracy)[0][:2] == ["method", "final loss"]
 
 

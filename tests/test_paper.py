@@ -21,8 +21,10 @@ from fednag.paper.figure import SCALES, Check, Figure, Value, folder, read_figur
 from fednag.paper.page import block, refresh
 from fednag.paper.quantities import marks, measure
 from fednag.paper.records import FigureRecords, Kept
-from fednag.paper.regions import Region, interval, place
+from fednag.paper.regions import Region, place
 from fednag.runs.folder import RunFolder
+from fednag.runs.statistics import interval
+from fednag.runs.view import RunView
 
 ROOT = Path(__file__).parents[1]
 FIGURES = read_figures()
@@ -147,9 +149,13 @@ def test_what_a_scale_changes_is_said() -> None:
 
 def test_intervals_by_hand() -> None:
     """Mean 2, deviation 1, Student's 4.3027 for two degrees of freedom: ± 4.3027 / sqrt(3)."""
-    low, high = interval([1.0, 2.0, 3.0], margin=9.0)
+    low, high = interval([1.0, 2.0, 3.0]) or (0.0, 0.0)
     assert (low, high) == pytest.approx((2 - 2.48414, 2 + 2.48414), abs=1e-4)
-    assert interval([1.0, 2.0], margin=0.25) == (1.25, 1.75)
+    # Two seeds have no interval: their mean 1.5 ± the margin decides.
+    assert interval([1.0, 2.0]) is None
+    assert place([1.0, 2.0], Region(low=1.0), 0.25) == "reproduced"
+    assert place([1.0, 2.0], Region(low=1.3), 0.25) == "undecided"
+    assert place([1.0, 2.0], Region(low=1.8), 0.25) == "not reproduced"
 
 
 @pytest.mark.parametrize(
@@ -332,10 +338,12 @@ def test_a_group_stands_as_its_best_member_once_all_have_run() -> None:
 
 
 def test_records_survive_and_thin(tmp_path: Path) -> None:
+    from fednag.core.ending import Ending
     from fednag.core.record import Record
 
     records = [Record(i, i, 1 / (i + 1), None, None, i, i, float(i), 4) for i in range(500)]
-    one = kept.keep(records, seed=0, key="k", iterations=499, ended="finished", diverged=False)
+    one = kept.keep(RunView("a", 0, records, Ending("finished"), info={"key": "k"}), 499)
+    assert (one.ended, one.diverged, one.key) == ("finished", False, "k")
     assert len(one.iteration) == kept.MOST_POINTS
     assert (one.iteration[0], one.iteration[-1]) == (0, 499)
     whole = FigureRecords("f", "laptop", (0,), {"a": (one,)})

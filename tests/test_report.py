@@ -13,16 +13,19 @@ from typing import Any
 import pytest
 
 from fednag import cli
+from fednag.core.ending import Ending
 from fednag.core.record import Record
 from fednag.errors import FednagError
 from fednag.runs.folder import RunFolder
+from fednag.runs.labels import distinguished
+from fednag.runs.statistics import ranked
 from fednag.runs.targets import Target, common_target, given_target
+from fednag.runs.view import RunView
 from fednag.show.document import document
 from fednag.show.page import html
-from fednag.show.sheets import Sheet, caveats, distinguished
 from fednag.show.spec import thinned, tracks_of
-from fednag.show.summary import sentence
-from fednag.show.tables import Curve, ranked, target_cells
+from fednag.show.summary import caveats, sentence
+from fednag.show.tables import target_cells
 
 
 def records(*accuracies: float | None) -> list[Record]:
@@ -32,10 +35,10 @@ def records(*accuracies: float | None) -> list[Record]:
     ]
 
 
-def sheet(label: str, seed: int, *accuracies: float, **settings: Any) -> Sheet:
+def view(label: str, seed: int, *accuracies: float, **settings: Any) -> RunView:
     config = {"name": "x", "seed": seed, "algorithm": {"name": label, **settings}}
-    curve = Curve(label, seed, records(*accuracies), "finished", False)
-    return Sheet(config=config, curve=curve, folder=Path(f"runs/x/{label}-{seed}"))
+    folder, over = Path(f"runs/x/{label}-{seed}"), Ending("finished")
+    return RunView(label, seed, records(*accuracies), over, config=config, folder=folder)
 
 
 def test_a_target_is_first_reached_after_an_aggregation() -> None:
@@ -49,24 +52,26 @@ def test_a_target_is_first_reached_after_an_aggregation() -> None:
 
 
 def test_the_common_target_is_what_all_reached() -> None:
-    runs = [(records(0.1, 0.879), False), (records(0.1, 0.93, 0.7), False), (records(0.1), True)]
+    runs = [view("a", 0, 0.1, 0.879), view("b", 0, 0.1, 0.93, 0.7)]
+    runs.append(replace(view("c", 0, 0.1), ending=Ending("diverged", 0)))
     assert common_target(runs) == Target("accuracy", 0.87)
-    assert common_target(runs, [{"stop": {"accuracy": 0.8}}] * 3) == Target("accuracy", 0.8)
+    stopping = [replace(run, config={"stop": {"accuracy": 0.8}}) for run in runs]
+    assert common_target(stopping) == Target("accuracy", 0.8)
     no_accuracy = [[replace(r, accuracy=None) for r in records(0.1, a)] for a in (0.2, 0.7)]
-    assert common_target([(r, False) for r in no_accuracy]) == Target("loss", 1.81)
+    assert common_target([RunView("a", 0, r) for r in no_accuracy]) == Target("loss", 1.81)
     with pytest.raises(FednagError, match="not both"):
         given_target(0.5, 0.5)
 
 
 def test_the_row_says_what_the_target_took() -> None:
-    curves = [
-        Curve("a", 0, records(0.1, 0.2, 0.6), "finished", False),
-        Curve("a", 1, records(0.1, 0.2, 0.3, 0.4, 0.6), "finished", False),
-        Curve("b", 0, records(0.1, 0.2), "finished", False),
-        Curve("b", 1, records(0.1, 0.7), "finished", False),
-        Curve("c", 0, records(0.1, 0.2), "finished", False),
+    runs = [
+        RunView("a", 0, records(0.1, 0.2, 0.6), Ending("finished")),
+        RunView("a", 1, records(0.1, 0.2, 0.3, 0.4, 0.6), Ending("finished")),
+        RunView("b", 0, records(0.1, 0.2), Ending("finished")),
+        RunView("b", 1, records(0.1, 0.7), Ending("finished")),
+        RunView("c", 0, records(0.1, 0.2), Ending("finished")),
     ]
-    rows = {row.label: row for row in ranked(curves, Target("accuracy", 0.5))}
+    rows = {row.label: row for row in ranked(runs, Target("accuracy", 0.5))}
     took = rows["a"].iterations_to
     assert took is not None
     assert (took.mean, took.deviation) == (30, pytest.approx(math.sqrt(200)))
@@ -79,31 +84,31 @@ def test_the_row_says_what_the_target_took() -> None:
 def test_only_seeds_are_averaged() -> None:
     found, notes = distinguished(
         [
-            sheet("fednag", 0, 0.1, 0.5, lr=0.1),
-            sheet("fednag", 1, 0.1, 0.6, lr=0.1),
-            sheet("fednag", 0, 0.1, 0.7, lr=0.2),
-            sheet("fedavg", 0, 0.1, 0.7, lr=0.3),
+            view("fednag", 0, 0.1, 0.5, lr=0.1),
+            view("fednag", 1, 0.1, 0.6, lr=0.1),
+            view("fednag", 0, 0.1, 0.7, lr=0.2),
+            view("fedavg", 0, 0.1, 0.7, lr=0.3),
         ]
     )
-    labels = [s.curve.label for s in found]
+    labels = [s.label for s in found]
     assert labels == ["fednag (lr=0.1)", "fednag (lr=0.1)", "fednag (lr=0.2)", "fedavg"]
     assert notes == []
 
 
 def test_of_a_run_made_twice_the_newest_counts() -> None:
-    old = replace(sheet("a", 0, 0.1, 0.5), info={"started": "2026-01-01"})
-    new = replace(sheet("a", 0, 0.1, 0.6), info={"started": "2026-01-02"})
+    old = replace(view("a", 0, 0.1, 0.5), info={"started": "2026-01-01"})
+    new = replace(view("a", 0, 0.1, 0.6), info={"started": "2026-01-02"})
     found, notes = distinguished([new, old])
     assert [s.info for s in found] == [new.info]
     assert "more than once" in notes[0]
 
 
 def test_other_problems_and_seeds_are_pointed_out() -> None:
-    one, other = sheet("a", 0, 0.1, 0.5), sheet("b", 0, 0.1, 0.5)
+    one, other = view("a", 0, 0.1, 0.5), view("b", 0, 0.1, 0.5)
     assert caveats([one, other]) == []
     elsewhere = replace(other, config={**other.config, "data": {"name": "mnist"}})
     assert "differ in data.name" in caveats([one, elsewhere])[0]
-    assert "not all methods have the same seeds" in caveats([one, sheet("a", 1, 0.1), other])[0]
+    assert "not all methods have the same seeds" in caveats([one, view("a", 1, 0.1), other])[0]
 
 
 def test_thinning_keeps_ends_and_extremes() -> None:
@@ -119,9 +124,9 @@ def test_thinning_keeps_ends_and_extremes() -> None:
 
 
 def test_tracks_are_means_with_a_deviation() -> None:
-    curves = [Curve("a", s, records(0.1, a), "", False) for s, a in ((0, 0.4), (1, 0.6))]
-    curves[1] = replace(curves[1], records=records(0.1, 0.6, 0.7))
-    (track,) = tracks_of(curves)
+    runs = [RunView("a", s, records(0.1, a), Ending("finished")) for s, a in ((0, 0.4), (1, 0.6))]
+    runs[1] = replace(runs[1], records=records(0.1, 0.6, 0.7))
+    (track,) = tracks_of(runs)
     assert track.columns["accuracy"] == [0.1, pytest.approx(0.5), 0.7]
     assert track.columns["accuracy.high"][1] == pytest.approx(0.5 + math.sqrt(0.02))
     assert track.columns["accuracy.low"][1] == pytest.approx(0.5 - math.sqrt(0.02))
@@ -131,57 +136,54 @@ def test_tracks_are_means_with_a_deviation() -> None:
 
 
 def test_the_sentence_says_when_seeds_do_not_bear_it_out() -> None:
-    close = [sheet("a", 0, 0.1, 0.5), sheet("a", 1, 0.1, 0.7)]
-    close += [sheet("b", 0, 0.1, 0.55), sheet("b", 1, 0.1, 0.63)]
-    words = sentence(close, ranked([s.curve for s in close]), None)
+    close = [view("a", 0, 0.1, 0.5), view("a", 1, 0.1, 0.7)]
+    close += [view("b", 0, 0.1, 0.55), view("b", 1, 0.1, 0.63)]
+    words = sentence(close, ranked(close), None)
     assert "a does best" in words
     assert "within the spread over seeds" in words
-    clear = [sheet("a", 0, 0.1, 0.9), sheet("b", 0, 0.1, 0.5)]
-    words = sentence(clear, ranked([s.curve for s in clear], Target("accuracy", 0.5)), None)
+    clear = [view("a", 0, 0.1, 0.9), view("b", 0, 0.1, 0.5)]
+    words = sentence(clear, ranked(clear, Target("accuracy", 0.5)), None)
     assert "40 percentage points ahead of b (one seed: chance is not ruled out)" in words
-    lost = replace(clear[1], curve=replace(clear[1].curve, diverged=True))
-    assert sentence([clear[0], lost], ranked([clear[0].curve, lost.curve]), None).endswith(
-        "b diverged."
-    )
+    lost = replace(clear[1], ending=Ending("diverged", 10))
+    assert sentence([clear[0], lost], ranked([clear[0], lost]), None).endswith("b diverged.")
 
 
 def test_those_of_the_same_value_are_level() -> None:
-    alike = [sheet("a", 0, 0.1, 0.5), sheet("b", 0, 0.1, 0.5), sheet("c", 0, 0.1, 0.4)]
-    words = sentence(alike, ranked([s.curve for s in alike]), None)
+    alike = [view("a", 0, 0.1, 0.5), view("b", 0, 0.1, 0.5), view("c", 0, 0.1, 0.4)]
+    words = sentence(alike, ranked(alike), None)
     assert "a and b are level: both end at 50.00 % test accuracy" in words
     assert "does best" not in words
 
 
 def test_splits_are_in_the_order_of_seeds() -> None:
-    dealt = [replace(sheet("a", n, 0.1, 0.5), info={"held": [[n, 1]]}) for n in (1, 0, 2)]
+    dealt = [replace(view("a", n, 0.1, 0.5), info={"held": [[n, 1]]}) for n in (1, 0, 2)]
     titles = [split["title"] for split in document(dealt)["splits"]]
     assert [title[-1] for title in titles] == ["0", "1", "2"]
 
 
 def test_runs_that_stopped_at_a_target_are_pointed_out() -> None:
-    one, other = sheet("a", 0, 0.1, 0.5), sheet("b", 0, 0.1, 0.4, 0.5)
-    ended = "accuracy 0.5 reached at iteration 1"
-    early = replace(one, curve=replace(one.curve, ended=ended))
+    one, other = view("a", 0, 0.1, 0.5), view("b", 0, 0.1, 0.4, 0.5)
+    early = replace(one, ending=Ending("target", 1, "accuracy", 0.5))
     assert caveats([one, other]) == []
     assert "1 of 2 runs stopped when they reached their target" in caveats([early, other])[0]
-    assert caveats([early, replace(early, curve=replace(early.curve, label="b"))]) == []
+    assert caveats([early, replace(early, label="b")]) == []
 
 
 def test_a_run_that_goes_on_has_not_ended() -> None:
-    over = sheet("a", 0, 0.1, 0.5)
-    rows = ranked([over.curve])
+    over = view("a", 0, 0.1, 0.5)
+    rows = ranked([over])
     assert "a ends at 50.00 %" in sentence([over], rows, None)
-    assert "a stands at 50.00 %" in sentence([replace(over, running=True)], rows, None)
-    cut = replace(over, curve=replace(over.curve, ended="interrupted"))
+    assert "a stands at 50.00 %" in sentence([replace(over, ending=None, running=True)], rows, None)
+    cut = replace(over, ending=None)
     assert "a stands at 50.00 %" in sentence([cut], rows, None)
 
 
 def test_the_page_cannot_be_broken_out_of() -> None:
-    page = html(document([sheet("</script\t><!--<script>&", 0, 0.1, 0.5)]))
+    page = html(document([view("</script\t><!--<script>&", 0, 0.1, 0.5)]))
     inside = page.partition('id="data">')[2].partition("</script>")[0]
     assert json.loads(inside)["methods"][0]["label"] == "</script\t><!--<script>&"
     assert not set("<>&") & set(inside)
-    page = html(document([sheet("</script><script>alert(1)", 0, 0.1, 0.5)]))
+    page = html(document([view("</script><script>alert(1)", 0, 0.1, 0.5)]))
     assert page.count("</script>") == 2
     assert "<script>alert" not in page
     assert "connect-src 'none'" in page

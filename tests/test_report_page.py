@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from browser import Browser
+from fednag.core.ending import Ending
 from fednag.core.record import Record
 from fednag.runs.targets import Target
+from fednag.runs.view import RunView
 from fednag.show.document import document
 from fednag.show.page import write_page
-from fednag.show.sheets import Sheet
-from fednag.show.tables import Curve
 from fednag.show.timing import time_table
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def curve(label: str, seed: int, rate: float, iterations: int = 100) -> Curve:
+def records_of(seed: int, rate: float, iterations: int = 100) -> list[Record]:
     """A made-up run that learns at some rate."""
     records = []
     for i in range(0, iterations + 1, 10):
@@ -31,10 +31,10 @@ def curve(label: str, seed: int, rate: float, iterations: int = 100) -> Curve:
         records.append(
             Record(i, i // 10, loss, accuracy, accuracy, 50 * i, 50 * i, i / 50, 3, losses)
         )
-    return Curve(label, seed, records, "finished", False)
+    return records
 
 
-def sheet(label: str, seed: int, rate: float, **tables: Any) -> Sheet:
+def view(label: str, seed: int, rate: float, **tables: Any) -> RunView:
     config = {
         "name": "made",
         "seed": seed,
@@ -46,11 +46,13 @@ def sheet(label: str, seed: int, rate: float, **tables: Any) -> Sheet:
         **tables,
     }
     info = {"held": [[5, 0], [0, 7], [2, 2]], "versions": {"torch": "2.0"}, "notes": ["a note"]}
-    return Sheet(curve(label, seed, rate), config, info, Path("runs/made") / f"{label}-{seed}")
+    folder, over = Path("runs/made") / f"{label}-{seed}", Ending("finished")
+    records = records_of(seed, rate)
+    return RunView(label, seed, records, over, config=config, info=info, folder=folder)
 
 
-SHEETS = [
-    sheet(label, seed, rate)
+VIEWS = [
+    view(label, seed, rate)
     for label, rate in (("fednag", 0.5), ("fedavg", 0.2), (NASTY, 0.1))
     for seed in (0, 1)
 ]
@@ -62,7 +64,7 @@ TIMES = time_table(NASTY, [{"label": NASTY, "device": NASTY, **SECONDS}])
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[Browser]:
     """The report, open; whatever a test does with it, nothing may go wrong or leave the page."""
-    path = write_page(document(SHEETS, times=[TIMES]), tmp_path / "report.html")
+    path = write_page(document(VIEWS, times=[TIMES]), tmp_path / "report.html")
     browser.size(1200)
     browser.media()
     browser.open(path.as_uri())
@@ -117,7 +119,7 @@ def test_bands_reach_one_deviation_to_either_side(page: Browser) -> None:
     """In pixels: the band's height over that between two lines, at the right end."""
     press(page, "log-loss")
     ends = {
-        label: [s.curve.records[-1].loss or 0.0 for s in SHEETS if s.curve.label == label]
+        label: [s.records[-1].loss or 0.0 for s in VIEWS if s.label == label]
         for label in ("fednag", "fedavg")
     }
     means = {label: sum(values) / 2 for label, values in ends.items()}
@@ -186,7 +188,7 @@ def test_values_are_read_by_mouse_and_keys(page: Browser) -> None:
     shown = page.run(f"{tip}.innerText")
     assert "iterations: 100" in shown
     assert shown.index("fednag") < shown.index("fedavg")  # the best first
-    last = [c.curve.records[-1].accuracy for c in SHEETS[:2]]
+    last = [c.records[-1].accuracy for c in VIEWS[:2]]
     assert f"{sum(last) / 2 * 100:.2f} %" in shown
     page.move(1, 1)
     page.until(lambda: page.run(f"{tip}.hidden"))
@@ -239,16 +241,16 @@ def test_a_phone_is_wide_enough(page: Browser) -> None:
 
 def test_the_ranking_needs_no_scrolling_on_a_desk(browser: Browser, tmp_path: Path) -> None:
     """Long runs, large models, targets met on some seeds and a long reason for ending."""
-    sheets = [sheet("fednag with a longer name", seed, rate) for seed, rate in ((0, 0.5), (1, 0.3))]
-    sheets += [sheet("fedavg", seed, 0.001) for seed in (0, 1)]
-    for number, one in enumerate(sheets):
+    views = [view("fednag with a longer name", seed, rate) for seed, rate in ((0, 0.5), (1, 0.3))]
+    views += [view("fedavg", seed, 0.001) for seed in (0, 1)]
+    for number, one in enumerate(views):
         records = [
             replace(record, iteration=100 * record.iteration, seconds=9000.5 * record.seconds)
-            for record in one.curve.records
+            for record in one.records
         ]
-        ended = "accuracy 0.95 reached at iteration 9000"
-        sheets[number] = replace(one, curve=replace(one.curve, records=records, ended=ended))
-    path = write_page(document(sheets, target=Target("accuracy", 0.5)), tmp_path / "report.html")
+        ending = Ending("target", 9000, "accuracy", 0.95)
+        views[number] = replace(one, records=records, ending=ending)
+    path = write_page(document(views, target=Target("accuracy", 0.5)), tmp_path / "report.html")
     browser.size(1200)
     browser.media()
     browser.open(path.as_uri())
@@ -268,7 +270,7 @@ def test_every_control_has_a_name_and_every_chart_a_description(page: Browser) -
 
 
 def test_a_large_report_stays_small_and_opens(browser: Browser, tmp_path: Path) -> None:
-    big = [Sheet(Curve(f"method {m}", 0, _many(5000, m), "finished", False)) for m in range(20)]
+    big = [RunView(f"method {m}", 0, _many(5000, m), Ending("finished")) for m in range(20)]
     path = write_page(document(big), tmp_path / "big.html")
     assert path.stat().st_size < 4e6
     browser.open(path.as_uri())

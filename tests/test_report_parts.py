@@ -13,12 +13,12 @@ import pytest
 
 from browser import Browser
 from fednag import cli
+from fednag.core.ending import Ending
 from fednag.core.record import Record
+from fednag.runs.view import RunView, read_views
 from fednag.show.document import document
 from fednag.show.overlay import bounds
 from fednag.show.page import html
-from fednag.show.sheets import Sheet, read_sheets
-from fednag.show.tables import Curve
 from fednag.show.timing import recorded_times
 from fednag.theory import Setting, theorem3
 
@@ -93,12 +93,12 @@ def data_of(page: Path) -> dict[str, Any]:
     return found
 
 
-def sheets_of(desk: Path) -> list[Sheet]:
+def views_of(desk: Path) -> list[RunView]:
     from fednag.runs.folder import find_runs
 
-    sheets, failed = read_sheets(find_runs([desk / "runs" / "small"]))
+    views, failed = read_views(find_runs([desk / "runs" / "small"]))
     assert failed == []
-    return sheets
+    return views
 
 
 def test_bounds_lie_above_the_loss_they_are_about(desk: Path) -> None:
@@ -144,29 +144,29 @@ def test_a_bound_that_says_nothing_is_not_drawn(desk: Path) -> None:
 def test_a_check_of_something_else_is_not_used(
     desk: Path, section: str | None, changes: dict[str, Any]
 ) -> None:
-    (sheet,) = [s for s in sheets_of(desk) if s.curve.label == "fednag"]
-    assert bounds([sheet])
-    config = dict(sheet.config)
+    (view,) = [s for s in views_of(desk) if s.label == "fednag"]
+    assert bounds([view])
+    config = dict(view.config)
     if section is None:
         config |= changes
     else:
         config[section] = {**config[section], **changes}
-    assert bounds([replace(sheet, config=config)]) == []
-    assert bounds([replace(sheet, folder=None)]) == []
+    assert bounds([replace(view, config=config)]) == []
+    assert bounds([replace(view, folder=None)]) == []
 
 
 def by_hand(desk: Path) -> dict[tuple[str, str], list[float]]:
     """(method, device) -> seconds (compute, down, up) of a round, from the formats' formulas."""
     found = {}
-    for sheet in sheets_of(desk):
-        work = sheet.info["work"]
-        vectors = 2 if sheet.curve.label == "fednag" else 1
+    for view in views_of(desk):
+        work = view.info["work"]
+        vectors = 2 if view.label == "fednag" else 1
         size = vectors * 4 * (64 * 10 + 10)  # float32, digits have 64 pixels and 10 classes
         flops = 2 * 2 * 64 * 10  # forward, and backward for the weights
         for worker, (device, speed) in enumerate((("0 slow", 1e7), ("1 fast", 1e8))):
             compute = 5 * work["sizes"][worker] * flops / speed
             down, up = 0.25 + 8 * size / 0.2e6, 0.5 + 8 * size / 0.1e6
-            found[sheet.curve.label, device] = [compute, down, up]
+            found[view.label, device] = [compute, down, up]
     return found
 
 
@@ -197,12 +197,12 @@ def test_what_fednag_time_left_is_shown_too(desk: Path, monkeypatch: pytest.Monk
     fednag("time", "runs/small", "--fleet", "hand.toml", "--loss", "10", "--out", "runs/small")
     (left,) = (desk / "runs" / "small").glob("time-*.json")
     try:
-        (table,) = recorded_times(sheets_of(desk))
+        (table,) = recorded_times(views_of(desk))
         assert table["title"].startswith("hand, 1 replays")
         (again,) = data_of(desk / "fleet.html")["times"]
         assert table["rows"] == again["rows"]
         left.write_text("[]")
-        assert recorded_times(sheets_of(desk)) == []
+        assert recorded_times(views_of(desk)) == []
     finally:
         left.unlink()
 
@@ -270,11 +270,11 @@ def test_devices_time_is_drawn(browser: Browser, desk: Path) -> None:
     assert browser.complaints == []
 
 
-def made(label: str, seed: int, worker_losses: tuple[float, ...] | None = None) -> Sheet:
+def made(label: str, seed: int, worker_losses: tuple[float, ...] | None = None) -> RunView:
     records = [Record(i, i, 1.0, 0.5, 0.5, i, i, i, 4, worker_losses) for i in range(3)]
     config = {"name": "x", "seed": seed, "algorithm": {"name": label}, "training": {"tau": 1}}
     info = {"held": [[5, 0], [0, 7], [2, 2]]}
-    return Sheet(Curve(label, seed, records, "finished", False), config, info)
+    return RunView(label, seed, records, Ending("finished"), config=config, info=info)
 
 
 def test_who_holds_what_is_workers_by_classes() -> None:

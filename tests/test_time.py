@@ -29,6 +29,7 @@ from fednag.clock import (
     replay_runs,
     times_to_target,
 )
+from fednag.core.ending import Ending
 from fednag.devices.transfers import Listener, Peer
 from fednag.planning import Advice, plan
 from fednag.runs.folder import RunFolder, find_runs
@@ -233,7 +234,7 @@ def test_of_a_run_made_twice_the_newest_is_timed(runs: Path, tmp_path: Path) -> 
     """As in reports: the same seed twice is no second seed."""
     (first, *_) = find_runs([runs])
     run = read_run(first)
-    older = replace(run, started="2020-01-01")
+    older = replace(run, info={**run.info, "started": "2020-01-01"})
     found, notes = distinguished([run, older])
     assert [one.started for one in found] == [run.started]
     assert notes == [f"{run.label} with seed {run.seed} was run more than once: the newest counts"]
@@ -250,7 +251,7 @@ def test_without_a_target_there_is_one_that_all_can_be_compared_by(runs: Path) -
         replace(run, records=[replace(r, accuracy=None) for r in run.records]) for run in found
     ]
     assert common_target(blind).measure == "loss"
-    diverged = [replace(run, diverged=True) for run in found]
+    diverged = [replace(run, ending=Ending("diverged")) for run in found]
     with pytest.raises(fednag.FednagError, match="--target: there is none"):
         common_target(diverged)
 

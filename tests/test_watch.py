@@ -24,8 +24,7 @@ from browser import Browser, program
 from fednag.core.record import Record
 from fednag.errors import FednagError
 from fednag.runs.folder import RunFolder
-from fednag.show.sheets import Sheet
-from fednag.show.tables import Curve
+from fednag.runs.view import RunView
 from fednag.show.watch.follow import Follower, pace, seconds_left
 from fednag.show.watch.screen import as_data, plain_line, screen, sparkline, time_text
 from fednag.show.watch.serve import Server
@@ -74,7 +73,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     desk = tmp_path_factory.mktemp("desk")
     (desk / "long.toml").write_text(LONG)
     with process("run", "long.toml", "-q", cwd=desk) as running:
-        until(lambda: [s for s in Follower(desk / "runs").look().sheets if s.curve.records])
+        until(lambda: [s for s in Follower(desk / "runs").look().views if s.records])
         yield desk
         assert running.poll() is None, running.communicate()
         running.send_signal(signal.SIGINT)
@@ -94,26 +93,26 @@ def test_a_process_is_followed_to_its_end(tmp_path: Path) -> None:
     run = made(tmp_path)
     follower = Follower(tmp_path)
     with run.locked():
-        (sheet,) = follower.look().sheets
-        assert sheet.running
+        (view,) = follower.look().views
+        assert view.running
         before = follower.look().tag
         assert follower.look().tag == before
         run.append(Record(4, 2, 0.9, 0.6, 0.6, 16, 16, 1.0, 4))
         look = follower.look()
         assert look.tag != before
-        assert len(look.sheets[0].curve.records) == 3
+        assert len(look.views[0].records) == 3
         assert look.running == 1
     # Let go of without a word: its process was killed.
     after = follower.look()
-    assert not after.sheets[0].running
-    assert after.sheets[0].curve.ended == "interrupted"
+    assert not after.views[0].running
+    assert after.views[0].ended == "interrupted"
     assert after.tag != look.tag
 
 
 def test_looking_does_not_write(tmp_path: Path) -> None:
     run = made(tmp_path, status="finished", ended="finished")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert Follower(tmp_path).look().sheets[0].curve.ended == "finished"
+    assert Follower(tmp_path).look().views[0].ended == "finished"
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert not run.is_being_written
     assert not (run.path / ".lock").exists()
@@ -146,7 +145,7 @@ def test_one_damaged_run_hides_no_other(tmp_path: Path) -> None:
     made(tmp_path)
     made(tmp_path, "broken").info_file.write_text("{")
     look = Follower(tmp_path).look()
-    assert [sheet.curve.label for sheet in look.sheets] == ["fednag"]
+    assert [view.label for view in look.views] == ["fednag"]
     assert "run.json: cannot be read" in look.failed[0]
 
 
@@ -155,27 +154,25 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "link").symlink_to(outside.path)
-    assert Follower(inside).look().sheets == []
-    assert Follower(tmp_path / "nowhere").look().sheets == []
+    assert Follower(inside).look().views == []
+    assert Follower(tmp_path / "nowhere").look().views == []
 
 
 def test_pace_and_time_left_by_hand() -> None:
     records = [Record(2 * i, i, 1.0, None, None, 0, 0, 0.5 * i, 4) for i in range(41)]
     config = {"training": {"tau": 2, "iterations": 101}}
-    sheet = Sheet(Curve("a", 0, records, "running", False), config, running=True)
-    assert sheet.rounds == 51
-    assert pace(sheet) == pytest.approx(2.0)
-    assert seconds_left(sheet) == pytest.approx(5.5)
-    assert plain_line(sheet) == "a, seed 0: running, round 40/51, loss 1.0000, 0:06 left"
-    named = replace(sheet, config={**config, "name": "digits"})
+    view = RunView("a", 0, records, config=config, running=True)
+    assert (view.rounds, view.planned) == (40, 51)
+    assert pace(view) == pytest.approx(2.0)
+    assert seconds_left(view) == pytest.approx(5.5)
+    assert plain_line(view) == "a, seed 0: running, round 40/51, loss 1.0000, 0:06 left"
+    named = replace(view, config={**config, "name": "digits"})
     assert plain_line(named).startswith("digits, a, seed 0: running, ")
     assert as_data(named)["experiment"] == "digits"
     # Only what was lately counts.
     slower = [*records[:-1], replace(records[-1], seconds=38 * 0.5 + 10)]
-    assert pace(replace(sheet, curve=replace(sheet.curve, records=slower))) == pytest.approx(
-        19 / (29 - 10.5)
-    )
-    assert seconds_left(replace(sheet, running=False)) is None
+    assert pace(replace(view, records=slower)) == pytest.approx(19 / (29 - 10.5))
+    assert seconds_left(replace(view, running=False)) is None
     assert time_text(3661) == "1:01:01"
 
 

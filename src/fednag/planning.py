@@ -160,15 +160,11 @@ def advise(
 ) -> Advice:
     """Time runs on a fleet; ``candidates`` says (method, tau) of each of them.
 
-    >>> import tempfile
     >>> import fednag
-    >>> from fednag.clock import load_fleet, read_run
+    >>> from fednag.clock import load_fleet, timed_run
     >>> from fednag.planning import advise
-    >>> from fednag.runs.folder import RunFolder
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
     >>> advice = advise(load_fleet("lan"), 0.05, [("fednag", 5), ("fedavg", 5)], runs, replays=2)
     >>> advice.sentences[0].startswith("take fed")
     True

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 from fednag.core.record import Record
 from fednag.runs.outcome import Outcome
-from fednag.show.cell import cell
-from fednag.show.sheets import Sheet
-from fednag.show.tables import Curve, ranked, render
+from fednag.runs.statistics import ranked
+from fednag.runs.view import RunView
+from fednag.show.notebook import cell
+from fednag.show.tables import render
 
 if TYPE_CHECKING:
     from altair import TopLevelMixin
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run(Outcome):
     """A run that is over.
 
@@ -32,20 +33,20 @@ class Run(Outcome):
         return cls(**vars(outcome))
 
     @property
-    def curve(self) -> Curve:
-        seed = self.experiment.seed
-        return Curve(self.label, seed, self.records, self.ended, self.diverged)
+    def view(self) -> RunView:
+        """The run as tables, charts and reports see it."""
+        return RunView.of(self)
 
     def plot(self) -> TopLevelMixin:
         """An altair chart of loss and accuracy; shows itself in a notebook, or ``.save(path)``."""
-        return _plot([self.curve])
+        return _plot([self.view])
 
     def _repr_html_(self) -> str:
-        return cell([self.curve])
+        return cell([self.view])
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a page with charts, settings and how to repeat it; it needs no network."""
-        return _report([self], path)
+        return _report([self.view], path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +64,10 @@ class Comparison:
     runs: list[Run]
 
     @property
+    def views(self) -> list[RunView]:
+        return [run.view for run in self.runs]
+
+    @property
     def records(self) -> dict[str, list[Record]]:
         """Records by label; with several seeds, ``label#seed``."""
         several = len({run.experiment.seed for run in self.runs}) > 1
@@ -72,20 +77,20 @@ class Comparison:
     @property
     def best(self) -> Run:
         """The run with the highest final accuracy (regression: the lowest final loss)."""
-        order = [row.label for row in ranked([run.curve for run in self.runs])]
+        order = [row.label for row in ranked(self.views)]
         return min(self.runs, key=lambda run: order.index(run.label))
 
     def plot(self) -> TopLevelMixin:
         """An altair chart of loss and accuracy, a colour a method."""
-        return _plot([run.curve for run in self.runs])
+        return _plot(self.views)
 
     def _repr_html_(self) -> str:
         """In a notebook: the ranked table, and the chart as a picture."""
-        return cell([run.curve for run in self.runs])
+        return cell(self.views)
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a page with ranking, charts and settings; one file that needs no network."""
-        return _report(self.runs, path)
+        return _report(self.views, path)
 
     def __getitem__(self, label: str) -> Run:
         for run in self.runs:
@@ -94,34 +99,21 @@ class Comparison:
         raise KeyError(f"no run {label!r}; there are {', '.join(self.records)}")
 
     def __str__(self) -> str:
-        return render(ranked([run.curve for run in self.runs]))
+        return render(ranked(self.views))
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(dict.fromkeys(run.label for run in self.runs))}>"
 
 
-def _plot(curves: list[Curve]) -> TopLevelMixin:
+def _plot(views: list[RunView]) -> TopLevelMixin:
     from fednag.show.charts import curves_chart
 
-    chart: TopLevelMixin = curves_chart(curves)
+    chart: TopLevelMixin = curves_chart(views)
     return chart
 
 
-def sheets(runs: Sequence[Run]) -> list[Sheet]:
-    """Runs as a report sees them."""
-    return [
-        Sheet(
-            run.curve,
-            run.experiment.model_dump(exclude_none=True),
-            {**run.about, "notes": run.notes},
-            run.folder,
-        )
-        for run in runs
-    ]
-
-
-def _report(runs: Sequence[Run], path: str | Path) -> Path:
+def _report(views: Sequence[RunView], path: str | Path) -> Path:
     from fednag.show.document import document
     from fednag.show.page import write_page
 
-    return write_page(document(sheets(runs)), Path(path))
+    return write_page(document(views), Path(path))

@@ -28,8 +28,8 @@ def tensorboard(
     """
     from fednag.show.trackers.tensorboard import write
 
-    sheets, failed = read_runs(runs)
-    folders = [str(folder) for folder in write(sheets, out)]
+    views, failed = read_runs(runs)
+    folders = [str(folder) for folder in write(views, out)]
     if json:
         print_json({"folders": folders, "failed": failed})
     else:
@@ -51,8 +51,8 @@ def mlflow(
     """
     from fednag.show.trackers.mlflow import write
 
-    sheets, failed = read_runs(runs)
-    written = write(sheets, uri)
+    views, failed = read_runs(runs)
+    written = write(views, uri)
     if json:
         print_json({"runs": written, "failed": failed})
     else:

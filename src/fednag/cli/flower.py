@@ -213,19 +213,18 @@ def _nodes(silos: int, data: str, out: Path) -> list[dict[str, Any]]:
 
 def _report(path: Path, json: bool) -> None:
     from fednag.runs.folder import RunFolder
+    from fednag.runs.statistics import ranked
+    from fednag.runs.view import RunView
     from fednag.show.charts import curves_chart, save
-    from fednag.show.tables import Curve, as_data, ranked
+    from fednag.show.tables import as_data
     from fednag.show.terminal import paths, ranking
 
-    folder = RunFolder(path)
-    info, records = folder.info(), folder.records()
-    ended = str(info.get("ended") or info.get("status"))
-    curve = Curve(info["label"], info["seed"], records, ended, info.get("status") == "diverged")
-    rows = ranked([curve])
-    made = save(curves_chart([curve]), path / "curves")
+    view = RunView.read(RunFolder(path))
+    rows = ranked([view])
+    made = save(curves_chart([view]), path / "curves")
     if json:
         told = {"runs": [str(path)], "files": [str(file) for file in made]}
-        print_json({"rows": [as_data(row) for row in rows], **told, "notes": info.get("notes", [])})
+        print_json({"rows": [as_data(row) for row in rows], **told, "notes": view.notes})
         return
     terminal = console()
     terminal.print(ranking(rows, "result"))

@@ -55,7 +55,7 @@ def _once(follower: Follower, json: bool) -> None:
 
     look = follower.look()
     if json:
-        print_json({"runs": [as_data(sheet) for sheet in look.sheets], "failed": look.failed})
+        print_json({"runs": [as_data(view) for view in look.views], "failed": look.failed})
     else:
         terminal = console()
         terminal.print(screen(look, str(follower.root), most=1000, width=terminal.width))
@@ -88,9 +88,9 @@ def _lines(follower: Follower, interval: float) -> None:
         look = follower.look()
         if look.tag != tag:
             tag = look.tag
-            for sheet in look.sheets:
-                if said.get(sheet.folder) != (line := plain_line(sheet)):
-                    said[sheet.folder] = line
+            for view in look.views:
+                if said.get(view.folder) != (line := plain_line(view)):
+                    said[view.folder] = line
                     print(line, flush=True)
         time.sleep(interval)
 

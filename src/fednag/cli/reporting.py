@@ -12,7 +12,7 @@ from fednag.cli.options import Fleet, Json, Loss, Runs, Target, written_to
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
-    from fednag.show.sheets import Sheet
+    from fednag.runs.view import RunView
 
 
 def show(
@@ -28,23 +28,24 @@ def show(
     """
     from dataclasses import asdict, replace
 
+    from fednag.runs.labels import distinguished
+    from fednag.runs.statistics import ranked
     from fednag.runs.targets import given_target, settled
-    from fednag.show.sheets import caveats, distinguished
-    from fednag.show.tables import as_data, ranked
+    from fednag.show.summary import caveats
+    from fednag.show.tables import as_data
     from fednag.show.terminal import notes, ranking
 
     asked = given_target(target, loss)
-    sheets, failed = read_runs(runs)
-    asked = settled(asked, [s.curve.records for s in sheets], [s.config for s in sheets])
+    views, failed = read_runs(runs)
+    asked = settled(asked, views)
     said: list[str] = []
     if each:
-        curves = [replace(s.curve, label=str(s.folder)) for s in sheets]
-        rows = ranked(curves, asked)
-        origins = {str(s.folder): (s.curve.label, s.curve.seed) for s in sheets}
-        title = f"{len(sheets)} runs, best first, by final accuracy"
+        rows = ranked([replace(view, label=str(view.folder)) for view in views], asked)
+        origins = {str(view.folder): (view.label, view.seed) for view in views}
+        title = f"{len(views)} runs, best first, by final accuracy"
     else:
-        kept, said = distinguished(sheets)
-        rows, origins = ranked([sheet.curve for sheet in kept], asked), {}
+        kept, said = distinguished(views)
+        rows, origins = ranked(kept, asked), {}
         said += caveats(kept)
         title = f"{len(rows)} methods in {len(kept)} runs, best first, by final accuracy"
     if json:
@@ -89,14 +90,14 @@ def report(
     asked = given_target(target, loss)
     if out.is_dir():
         raise FednagError(f"--out {out}: is a folder; name the page, e.g. {out / 'report.html'}")
-    sheets, failed = read_runs(runs)
-    asked = settled(asked, [s.curve.records for s in sheets], [s.config for s in sheets])
-    times = recorded_times(sheets)
+    views, failed = read_runs(runs)
+    asked = settled(asked, views)
+    times = recorded_times(views)
     if fleet:
         from fednag.cli.replaying import replayed
 
-        sheets, times = replayed(sheets, fleet)
-    page = document(sheets, asked, title, bounds(sheets), times)
+        views, times = replayed(views, fleet)
+    page = document(views, asked, title, bounds(views), times)
     path = write_page(page, out)
     if json:
         told = {"files": [str(path)], "notes": page["notes"], "failed": failed}
@@ -108,12 +109,12 @@ def report(
     unless(failed)
 
 
-def read_runs(runs: list[Path]) -> tuple[list[Sheet], list[str]]:
+def read_runs(runs: list[Path]) -> tuple[list[RunView], list[str]]:
     from fednag.runs.folder import find_runs
-    from fednag.show.sheets import read_sheets
+    from fednag.runs.view import read_views
 
-    sheets, failed = read_sheets(find_runs(runs))
-    if not sheets:
+    views, failed = read_views(find_runs(runs))
+    if not views:
         unless(failed)
         raise FednagError(f"{runs[0]}: its runs have no records yet; wait for the first round")
-    return sheets, failed
+    return views, failed

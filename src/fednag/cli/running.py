@@ -55,12 +55,12 @@ def report(
     failed: Sequence[str] = (),
 ) -> None:
     """Do the work with progress, then a table, a chart and a page of what came of it."""
-    from fednag.results import sheets
     from fednag.runs.interrupts import Interrupted, Watch
+    from fednag.runs.statistics import ranked
     from fednag.show.charts import PICTURES, curves_chart, save
     from fednag.show.document import document
     from fednag.show.page import write_page
-    from fednag.show.tables import as_data, ranked
+    from fednag.show.tables import as_data
     from fednag.show.terminal import RunsProgress, notes, paths, ranking
 
     one_voice(quiet, verbose)
@@ -74,8 +74,8 @@ def report(
         sys.exit(128 + stopped.number)
     if not runs:
         return
-    curves = [run.curve for run in runs]
-    rows = ranked(curves)
+    views = [run.view for run in runs]
+    rows = ranked(views)
     said = [*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)]
     if not json:
         terminal.print(
@@ -84,8 +84,8 @@ def report(
         notes(terminal, said)
     written = [run.folder for run in runs if run.folder]
     stem = written[0] / "curves" if chart is None else written[0].parent / chart
-    made = save(curves_chart(curves), stem, PICTURES)
-    made.append(write_page(document(sheets(runs)), stem.with_name(f"{stem.name}.html")))
+    made = save(curves_chart(views), stem, PICTURES)
+    made.append(write_page(document(views), stem.with_name(f"{stem.name}.html")))
     if json:
         folders = [str(run.folder) for run in runs if run.folder]
         files = [str(path) for path in made]

@@ -80,11 +80,12 @@ def time_replay(
 
     Example: fednag time runs/digits --fleet paper-edge --target 0.9
     """
-    from fednag.clock.runs import common_target, distinguished
+    from fednag.clock.runs import common_target
     from fednag.clock.summary import replay_runs, times_to_target, where_time_goes
     from fednag.devices.executor import notes_on
     from fednag.devices.fleet import load_fleet
     from fednag.runs.folder import find_runs
+    from fednag.runs.labels import distinguished
     from fednag.runs.targets import given_target, settled
     from fednag.show.terminal import notes, paths
 
@@ -96,9 +97,9 @@ def time_replay(
     found, said = distinguished(_read(find_runs(runs), flops, failed))
     if not found:
         unless(failed)
-    asked = settled(asked, [run.records for run in found], [run.config for run in found])
+    asked = settled(asked, found)
     asked = asked or common_target(found)
-    folder = output(out) if out else found[0].folder.path.parent
+    folder = output(out) if out else (found[0].folder or Path()).parent
     done, total = count(1), len(found) * (replays if where.varies else 1)
     with console(stderr=True).status("replaying") as status:
         timed = replay_runs(
@@ -189,10 +190,10 @@ def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
         notes.append("this fleet's delays do not vary by chance: one replay tells all")
     if fleet.comes_and_goes and not all(run.experiment.clock.fleet for run in runs):
         notes.append("transfers wait while a device is out of reach, and rounds for them")
-    stopped = [run.label for run in runs if run.ended in ("running", "interrupted")]
+    stopped = [run.label for run in runs if run.ending is None]
     if stopped:
         notes.append(f"{', '.join(dict.fromkeys(stopped))}: not over yet; timed as far as it came")
-    return [*notes, *(f"{run.label}: {note}" for run in runs for note in run.notes)]
+    return [*notes, *(f"{run.label}: {note}" for run in runs for note in run.assumed)]
 
 
 def _stated(load: Workload, fleet: Fleet) -> list[float]:

@@ -9,7 +9,7 @@ records are replayed on it, after the fact; a deadline may leave late workers ou
 0.09
 """
 
-from fednag.clock.runs import TimedRun, common_target, distinguished, read_run
+from fednag.clock.runs import TimedRun, common_target, read_run, timed_run
 from fednag.clock.summary import Part, Row, Timed, replay_runs, times_to_target, where_time_goes
 from fednag.devices.availability import Availability
 from fednag.devices.fleet import Aggregation, Compute, Device, Fleet, load_fleet
@@ -18,6 +18,7 @@ from fednag.devices.samples import Sample, read_samples, write_samples
 from fednag.devices.shipped import copy_fleet, shipped
 from fednag.devices.times import Bootstrap, Lognormal, Recorded, Times, Transfer
 from fednag.devices.workload import Exchange, Stage, Workload
+from fednag.runs.labels import distinguished
 
 __all__ = [
     "Aggregation",
@@ -50,6 +51,7 @@ __all__ = [
     "replay",
     "replay_runs",
     "shipped",
+    "timed_run",
     "times_to_target",
     "where_time_goes",
     "write_samples",

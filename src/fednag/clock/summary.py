@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from fednag.clock.runs import TimedRun
 from fednag.devices.fleet import Fleet
 from fednag.devices.replay import Replay, replay
 from fednag.errors import FednagError
+from fednag.runs.statistics import Spread, arrivals, average
 from fednag.runs.targets import Target, given_target
 
 GRID = 120  # points of a curve over time
@@ -78,14 +78,10 @@ def replay_runs(
 
     Methods share their delays (seed, round and worker decide them), so differences are theirs.
 
-    >>> import tempfile
     >>> import fednag
-    >>> from fednag.clock import load_fleet, read_run, replay_runs
-    >>> from fednag.runs.folder import RunFolder
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> from fednag.clock import load_fleet, replay_runs, timed_run
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
     >>> timed = replay_runs(runs, load_fleet("lan"), replays=2)
     >>> [(one.run.label, len(one.replays)) for one in timed]
     [('fednag', 2), ('fedavg', 2)]
@@ -96,7 +92,7 @@ def replay_runs(
         if section.fleet is not None:
             if section.digest != fleet.digest:
                 raise FednagError(
-                    f"{run.folder.path}: who missed which round of it was decided on the fleet "
+                    f"{run.folder}: who missed which round of it was decided on the fleet "
                     f"{section.fleet}; replay it on that one, or train it anew"
                 )
             played = [
@@ -122,14 +118,10 @@ def times_to_target(
 
     The target is an accuracy, a loss, or for any other measure a ``fednag.runs.targets.Target``.
 
-    >>> import tempfile
     >>> import fednag
-    >>> from fednag.clock import load_fleet, read_run, replay_runs, times_to_target
-    >>> from fednag.runs.folder import RunFolder
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> from fednag.clock import load_fleet, replay_runs, timed_run, times_to_target
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
     >>> rows = times_to_target(replay_runs(runs, load_fleet("lan"), replays=2), accuracy=0.05)
     >>> rows[0].seconds <= rows[1].seconds, rows[0].reached
     (True, 1)
@@ -150,21 +142,20 @@ def times_to_target(
 
 
 def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
-    records = [target.first(one.run.records) for one in group]
-    reached = [record for record in records if record is not None]
-    times = [second for one in group for second in one.times_to(target)]
-    whole = bool(times) and len(reached) == len(group)
+    reached = arrivals([one.run for one in group], target)
+    times = Spread.of(second for one in group for second in one.times_to(target))
+    whole = times if len(reached) == len(group) else None
     workload = group[0].run.workload
     return Row(
         label=label,
         runs=len(group),
         reached=len(reached),
-        seconds=mean(times) if whole else None,
-        deviation=stdev(times) if whole and len(times) > 1 else None,
-        iterations=mean(r.iteration for r in reached) if reached else None,
-        rounds=mean(r.round for r in reached) if reached else None,
+        seconds=whole.mean if whole else None,
+        deviation=whole.deviation if whole else None,
+        iterations=average(r.iteration for r in reached) if reached else None,
+        rounds=average(r.round for r in reached) if reached else None,
         best=_best(group, target),
-        per_round=mean(float(r.ends[-1]) / r.rounds for one in group for r in one.replays),
+        per_round=average(float(r.ends[-1]) / r.rounds for one in group for r in one.replays),
         down=workload.down,
         up=workload.up,
     )
@@ -172,24 +163,17 @@ def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
 
 def _best(group: Sequence[Timed], target: Target) -> float | None:
     """The best value of the run that has come least far."""
-    found = []
-    for one in group:
-        values = [r.measured(target.measure) for r in one.run.records if r.round]
-        found.append(target.best([value for value in values if value is not None]))
+    found = [target.best(one.run.values(target.measure)) for one in group]
     return target.worst([value for value in found if value is not None])
 
 
 def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> list[Part]:
     """Where time goes: a row a method and device; of more than ``most`` workers, a row a kind.
 
-    >>> import tempfile
     >>> import fednag
-    >>> from fednag.clock import load_fleet, read_run, replay_runs, where_time_goes
-    >>> from fednag.runs.folder import RunFolder
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> from fednag.clock import load_fleet, replay_runs, timed_run, where_time_goes
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
     >>> fleet = load_fleet("lan")
     >>> part = where_time_goes(replay_runs(runs, fleet, replays=2), fleet)[0]
     >>> part.label, part.device, part.compute > 0, part.waiting >= 0
@@ -230,9 +214,10 @@ def curve_rows(timed: Sequence[Timed], measure: str = "accuracy") -> list[dict[s
             continue
         grid = np.linspace(0, max(float(times[-1]) for times, _ in lines), GRID)
         table = np.array([np.interp(grid, times, values) for times, values in lines])
-        centre, spread = table.mean(axis=0), table.std(axis=0)
-        found += [
-            {"method": label, "seconds": s, measure: m, "low": m - d, "high": m + d}
-            for s, m, d in zip(grid.tolist(), centre.tolist(), spread.tolist(), strict=True)
-        ]
+        for seconds, values in zip(grid.tolist(), table.T.tolist(), strict=True):
+            spread = Spread.of(values)
+            assert spread is not None
+            low, high = spread.band or (spread.mean, spread.mean)
+            point = {"method": label, "seconds": seconds, measure: spread.mean}
+            found.append({**point, "low": low, "high": high})
     return found

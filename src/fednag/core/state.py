@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fednag.core.algorithm import News
+from fednag.core.ending import Ending
 from fednag.core.executor import Memories, Residues
 from fednag.core.keys import Indexes
 from fednag.core.record import Record, RoundFacts
@@ -64,5 +65,5 @@ class State:
     waited: int = 0  # evaluations since then
     best: Best | None = None
     record: Record | None = None  # of this round, if it was evaluated
-    ended: str | None = None  # why the run is over
+    ended: Ending | None = None  # why the run is over
     diverged: bool = False

@@ -42,7 +42,8 @@ def _careful(handler: Callable[[Message, Context, dict[str, Any]], Message]) -> 
         try:
             return handler(given, context, protocol.about(given))
         except (FednagError, Refusal) as error:
-            return answer(given, {"refused": str(error)})
+            not_finite = getattr(error, "not_finite", False)
+            return answer(given, {"refused": str(error), "not-finite": not_finite})
 
     return handle
 

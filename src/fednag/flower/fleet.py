@@ -42,7 +42,6 @@ from fednag.flower.settings import Deployment
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
 
-NOT_FINITE = "is not finite"
 LATE = 30.0  # seconds past the deadline after which Flower forgets what was asked
 COMING = 15.0  # seconds a round waits for a silo that has just connected
 
@@ -52,7 +51,7 @@ class Replies:
     """What came of asking some silos."""
 
     good: dict[int, Message]  # by silo, in order
-    refused: dict[int, str]
+    refused: dict[int, Refusal]
     missed: tuple[int, ...]
     down: int
     up: int
@@ -221,7 +220,7 @@ class Fleet(Executor):
                 self.membership.count(silo, said.get("samples"))
                 good[silo] = replies[silo]
             except Refusal as refusal:
-                refused[silo] = str(refusal)
+                refused[silo] = refusal
             if replies[silo].has_content():
                 up += sum(map(protocol.nbytes, replies[silo].content.array_records.values()))
         missed = tuple(silo for silo in wanted if silo not in replies)
@@ -239,9 +238,9 @@ class Fleet(Executor):
                 up = protocol.unpack(protocol.arrays(reply), names, self._shape)
                 for name, vector in up.items():
                     if not bool(vector.isfinite().all()):
-                        raise Refusal(f"{name} {NOT_FINITE}")
+                        raise Refusal(f"{name} is not finite", not_finite=True)
             except Refusal as refusal:
-                refused[silo] = str(refusal)
+                refused[silo] = refusal
                 continue
             samples = self.membership.samples[silo]
             weight = torch.tensor([aggregator.weight(samples, 0)], dtype=torch.float64)
@@ -281,11 +280,11 @@ class Fleet(Executor):
         for silo, reply in answers.good.items():
             said = protocol.metrics(reply)
             if said.get("loss", -1) < 0:  # metrics that are not finite are left out
-                lost, refused[silo] = lost + 1, f"its loss {NOT_FINITE}"
+                lost, refused[silo] = lost + 1, Refusal("its loss is not finite", not_finite=True)
             elif said.get("test_loss", 0) < 0:
-                refused[silo] = "its test loss is below 0"
+                refused[silo] = Refusal("its test loss is below 0")
             elif not all(0 <= said.get(key, 0) <= 1 for key in ("accuracy", "train_accuracy")):
-                refused[silo] = "its accuracy is not between 0 and 1"
+                refused[silo] = Refusal("its accuracy is not between 0 and 1")
             else:
                 found[silo] = said
         usable = len(found) or lost  # when no loss is finite, the model has diverged
@@ -322,7 +321,7 @@ class Fleet(Executor):
                 self.tell(f"round {number}: silo {silo} did not answer in time ({phase})")
                 lines.append(entry(silo, phase, "missed", node=node))
             elif silo in answers.refused:
-                why = answers.refused[silo]
+                why = str(answers.refused[silo])
                 self.tell(f"round {number}: silo {silo} is refused ({phase}): {why}")
                 lines.append(entry(silo, phase, "refused", node=node, why=why))
             else:
@@ -331,7 +330,7 @@ class Fleet(Executor):
                 lines.append(entry(silo, phase, "ok", node=node, samples=samples, metrics=said))
         self.ledger.write(number, lines)
         asked = len({*answers.good, *answers.refused, *answers.missed})
-        diverged = not usable and all(NOT_FINITE in why for why in answers.refused.values())
+        diverged = not usable and all(why.not_finite for why in answers.refused.values())
         if usable >= self._quorum(asked) or (diverged and not answers.missed):
             return
         raise FednagError(

@@ -50,7 +50,11 @@ REMEDIES = {
 
 
 class Refusal(Exception):  # noqa: N818 (it is the silo's fault, not ours)
-    """Why an answer is not used."""
+    """Why an answer is not used; ``not_finite`` says that its numbers are gone."""
+
+    def __init__(self, why: str, not_finite: bool = False) -> None:
+        super().__init__(why)
+        self.not_finite = not_finite
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ def about(given: Message) -> dict[str, Any]:
         raise Refusal(f"it has no record {CONFIG!r} that says what it is about")
     found = dict(records[CONFIG])
     if isinstance(reason := found.get("refused"), str):
-        raise Refusal(f"it says: {one_line(reason)}")
+        raise Refusal(f"it says: {one_line(reason)}", found.get("not-finite") is True)
     return found
 
 

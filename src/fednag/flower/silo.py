@@ -87,7 +87,7 @@ class Silo:
                 self.problem.check_again()
             found = self.engine.uploads(asked, memories, {})
         if not found.finite.all():
-            raise Refusal("the update is not finite")
+            raise Refusal("the update is not finite", not_finite=True)
         kept = found.kept.map(lambda rows: rows[0].clone()) if found.kept else mine
         return found, kept, time.monotonic() - began
 

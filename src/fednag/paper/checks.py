@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
-from statistics import mean, stdev
 
 from fednag.paper.figure import Check
 from fednag.paper.quantities import common_budget, first_loss, last_seen, measure
 from fednag.paper.records import FigureRecords, Kept
-from fednag.paper.regions import FEW, Region, Verdict, place
+from fednag.paper.regions import Region, Verdict, place
+from fednag.runs.statistics import FEW, Spread, average, text
 
 
 @dataclass(frozen=True)
@@ -99,15 +99,12 @@ Runs = dict[str, dict[int, Kept]]
 def _part(words: str, values: Sequence[float], region: Region, margin: float) -> Part:
     if not values:
         return Part(words, "not run", 0)
-    finite = [value for value in values if isfinite(value)]
-    whole = len(finite) == len(values)
-    return Part(
-        words,
-        place(values, region, margin),
-        len(values),
-        mean(values) if whole else None,
-        stdev(values) if whole and len(values) > 1 else None,
-    )
+    verdict = place(values, region, margin)
+    if not all(isfinite(value) for value in values):
+        return Part(words, verdict, len(values))
+    spread = Spread.of(values)
+    assert spread is not None
+    return Part(words, verdict, len(values), spread.mean, spread.deviation)
 
 
 def _shared(runs: Runs, labels: Sequence[str]) -> list[int]:
@@ -163,7 +160,7 @@ def _interior(check: Check, runs: Runs) -> list[Part]:
     sign = -1 if check.value.higher_is_better else 1
 
     def standing(label: str) -> float:
-        return sign * mean(_value(check, runs, label, seed) for seed in seeds)
+        return sign * average(_value(check, runs, label, seed) for seed in seeds)
 
     inner = min(check.series[1:-1], key=standing)
     ends = (check.series[0], check.series[-1])
@@ -310,10 +307,6 @@ def told(check: Check, values: Sequence[float]) -> str:
     if never:
         word = "diverged" if check.value.of == "loss" else "never"
         return word if never == len(values) else f"{word} on {never} of {len(values)} seeds"
-    number: Callable[[float], str] = "{:.4g}".format
-    if check.value.higher_is_better:
-        number = "{:.2%}".format
-    elif check.value.of in ("iterations", "seconds"):
-        number = "{:,.0f}".format if check.value.of == "iterations" else "{:,.1f} s".format
-    spread = f" ± {number(stdev(values))}" if len(values) > 1 else ""
-    return number(mean(values)) + spread
+    forms = {"iterations": "{:,.0f}", "seconds": "{:,.1f} s"}
+    form = "{:.2%}" if check.value.higher_is_better else forms.get(check.value.of, "{:.4g}")
+    return text(Spread.of(values), form)

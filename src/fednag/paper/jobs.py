@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from fednag.api import Started, run_all
-from fednag.clock.runs import read_run
+from fednag.clock.runs import timed_run
 from fednag.clock.summary import replay_runs
 from fednag.config import Experiment
 from fednag.data.sources import SOURCES, data_folder
@@ -19,6 +20,7 @@ from fednag.runs.build import resolve_device
 from fednag.runs.execute import Listener, find
 from fednag.runs.folder import OVER, RunFolder
 from fednag.runs.interrupts import Watch
+from fednag.runs.view import RunView
 
 REPLAYS = 20
 
@@ -140,24 +142,17 @@ def _recalled(before: Known, figure: Figure, job: Job) -> Kept | None:
 
 
 def _kept(folder: RunFolder, job: Job, figure: Figure) -> Kept:
-    info = folder.info()
-    folder.verify(info)
-    ends = _ends(folder, figure.content.fleet) if figure.content.fleet else ()
-    return keep(
-        folder.records(),
-        seed=job.experiment.seed,
-        key=settled(job.experiment).key,
-        iterations=job.experiment.training.iterations,
-        ended=str(info.get("ended")),
-        diverged=info.get("status") == "diverged",
-        notes=[note for note in info.get("notes", []) if "held by no" in note],
-        ends=ends,
-    )
+    run = RunView.read(folder)
+    folder.verify(run.info)
+    ends = _ends(run, figure.content.fleet) if figure.content.fleet else ()
+    kept = keep(run, job.experiment.training.iterations, ends)
+    # A folder that an earlier version began goes by its key of then.
+    return replace(kept, key=settled(job.experiment).key)
 
 
-def _ends(folder: RunFolder, fleet: str) -> Sequence[float]:
+def _ends(run: RunView, fleet: str) -> Sequence[float]:
     """Seconds on the fleet at which each round of a run is over: the mean of its replays."""
-    (timed,) = replay_runs([read_run(folder)], load_fleet(fleet), REPLAYS)
+    (timed,) = replay_runs([timed_run(run)], load_fleet(fleet), REPLAYS)
     mean: Sequence[float] = np.mean([one.ends for one in timed.replays], axis=0).tolist()
     return mean
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
 from typing import get_args
 
 from fednag.core.files import write_atomically
@@ -16,6 +15,7 @@ from fednag.paper.checks import Finding, Part, judge
 from fednag.paper.figure import Figure
 from fednag.paper.records import FigureRecords, Kept, load, tuned
 from fednag.paper.regions import Verdict
+from fednag.runs.statistics import Spread, average, text
 
 OPENING = re.compile(r"<!-- (?:figure ([\w-]+)|summary) -->")
 INSIDE = r"(?:(?!<!-- (?:figure|summary)).)*?"
@@ -90,10 +90,10 @@ def series_table(records: FigureRecords) -> str:
         tuning = "; ".join(dict.fromkeys(n for r in runs for n in r.notes if n[:5] == "tuned"))
         rows.append(
             f"| {label}{f' ({tuning})' if tuning else ''} | {len(runs)} "
-            f"| {spread([r.loss[-1] for r in kept], '.4f')} "
-            f"| {spread([r.accuracy[-1] for r in kept], '.2%')} "
-            f"| {spread([_best(r) for r in kept], '.2%')} "
-            f"| {mean(r.megabytes[-1] for r in runs):,.1f} | {ends} |"
+            f"| {text(Spread.of(r.loss[-1] for r in kept), '{:.4f}')} "
+            f"| {_percent(kept)} "
+            f"| {text(Spread.of(_best(r) for r in kept), '{:.2%}')} "
+            f"| {average(r.megabytes[-1] for r in runs):,.1f} | {ends} |"
         )
     return "\n".join(rows)
 
@@ -101,7 +101,7 @@ def series_table(records: FigureRecords) -> str:
 def _classes(records: FigureRecords) -> list[str]:
     """Which classes nobody held, run by run."""
     found = [
-        f"- {label}, seed {run.seed}: {note}; it ended at {spread([run.accuracy[-1]], '.2%')}"
+        f"- {label}, seed {run.seed}: {note}; it ended at {_percent([run])}"
         for label, runs in records.series.items()
         for run in runs
         for note in run.notes
@@ -110,19 +110,14 @@ def _classes(records: FigureRecords) -> list[str]:
     return [*found, ""] if found else []
 
 
+def _percent(runs: Sequence[Kept]) -> str:
+    return text(Spread.of(run.accuracy[-1] for run in runs), "{:.2%}")
+
+
 def _best(run: Kept) -> float | None:
     return max(
         (a for a, t in zip(run.accuracy, run.iteration, strict=True) if a and t), default=None
     )
-
-
-def spread(values: Sequence[float | None], form: str) -> str:
-    """Mean ± standard deviation over seeds."""
-    numbers = [value for value in values if value is not None]
-    if not numbers:
-        return "-"
-    tail = f" ± {stdev(numbers):{form}}" if len(numbers) > 1 else ""
-    return f"{mean(numbers):{form}}{tail}"
 
 
 def block(figure: Figure, scale: str, place: Path, link: str = "paper") -> str:

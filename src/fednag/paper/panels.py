@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from statistics import mean, stdev
 from typing import Any
 
 from fednag.paper.figure import Draw, Figure, Series
-from fednag.paper.quantities import marks
+from fednag.paper.quantities import marks, place
 from fednag.paper.records import FigureRecords, Kept
+from fednag.runs.statistics import Spread, aligned, average
 from fednag.show.paper import Panel
 
 TITLES = {
@@ -72,21 +72,27 @@ def _goal(draw: Draw, measure: str) -> list[dict[str, Any]]:
 
 
 def curve(runs: Sequence[Kept], measure: str, across: str) -> list[dict[str, float]]:
-    """Mean over seeds and ± one deviation, where all runs that go that far were evaluated."""
+    """Mean over seeds and ± one deviation, iteration by iteration (see ``aligned``)."""
     column = {"iterations": "iteration"}.get(across, across)
+    points = [
+        {
+            iteration: (x, y)
+            # Without a fleet there are no seconds, and so no points.
+            for iteration, x, y in zip(
+                run.iteration, run.column(column), run.column(measure), strict=False
+            )
+            if x is not None and y is not None
+        }
+        for run in runs
+    ]
     rows = []
-    for place in range(max(len(run.iteration) for run in runs)):
-        there = [run for run in runs if place < len(run.iteration)]
-        found = [run.column(measure)[place] for run in there]
-        values = [value for value in found if value is not None]
-        places = [run.column(column)[place] for run in there if place < len(run.column(column))]
-        x = [number for number in places if number is not None]
-        if not values or not x:
-            continue
-        centre = mean(values)
-        half = stdev(values) if len(values) > 1 else 0.0
-        low = max(centre - half, min(values))  # a log axis has no room below 0
-        rows.append({"x": mean(x), "y": centre, "low": low, "high": centre + half})
+    for _, here in aligned(points):
+        values = [y for _, y in here]
+        spread = Spread.of(values)
+        assert spread is not None
+        low, high = spread.band or (spread.mean, spread.mean)
+        low = max(low, min(values))  # a log axis has no room below 0
+        rows.append({"x": average(x for x, _ in here), "y": spread.mean, "low": low, "high": high})
     return rows
 
 
@@ -103,7 +109,7 @@ def _reach(figure: Figure, records: FigureRecords) -> list[Panel]:
             ends = [marks(run, to_loss, to_accuracy) for run in records.series[one.label]]
             ends = [three for three in ends if isfinite(three[0])]
             if ends:
-                first, middle, last = (mean(three[i] for three in ends) for i in range(3))
+                first, middle, last = (average(three[i] for three in ends) for i in range(3))
                 place = f"{one.x:g}" if one.x is not None else one.label
                 row = {"series": "mean", "x": place, "y": middle, "first": first, "last": last}
                 rows.append(row)
@@ -126,7 +132,7 @@ def _against(figure: Figure, records: FigureRecords) -> list[Panel]:
                 if not values:
                     continue
                 part = one.panel or f"T = {at * runs[0].iterations:g}"
-                centre = mean(values)
+                centre = average(values)
                 if one.line:
                     lines.append({"series": f"{one.label}, {part}", "y": centre})
                 else:
@@ -141,6 +147,4 @@ def _against(figure: Figure, records: FigureRecords) -> list[Panel]:
 def _at(run: Kept, measure: str, at: float) -> float | None:
     if run.diverged:
         return None
-    target = at * run.iterations
-    place = min(range(len(run.iteration)), key=lambda i: abs(run.iteration[i] - target))
-    return run.column(measure)[place]
+    return run.column(measure)[place(run, at)]

@@ -42,16 +42,17 @@ def measure(run: Kept, value: Value, at: float | None = None, budget: float | No
             return marks(run, value.to_loss, value.to_accuracy)[number]
         places = crossings(run, value.to_loss, value.to_accuracy)
         return run.seconds[places[0]] if places and run.seconds else inf
-    place = _place(run, value.at if at is None else at, budget)
-    found = run.column(value.of)[place]
+    at_place = place(run, value.at if at is None else at, budget)
+    found = run.column(value.of)[at_place]
     # A run that diverged has no more records: its last stands for all that would follow.
-    gone = run.diverged and place == len(run.iteration) - 1
+    gone = run.diverged and at_place == len(run.iteration) - 1
     if found is None or gone:
         return 0.0 if value.higher_is_better else inf
     return found
 
 
-def _place(run: Kept, at: float, budget: float | None) -> int:
+def place(run: Kept, at: float, budget: float | None = None) -> int:
+    """The evaluation nearest to a part of T, or the last within a budget of megabytes."""
     if budget is not None:
         within = (i for i, sent in enumerate(run.megabytes) if sent <= budget * (1 + 1e-9))
         return max(within, default=0)

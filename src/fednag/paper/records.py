@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
-from statistics import mean
 from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
@@ -15,6 +14,8 @@ from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
 from fednag.core.files import write_atomically
 from fednag.core.record import Record
 from fednag.errors import FednagError
+from fednag.runs.statistics import average
+from fednag.runs.view import RunView
 
 MOST_POINTS = 60  # of a run; the first and the last are always among them
 DIGITS = 5
@@ -75,33 +76,23 @@ def thin(records: Sequence[Record], most: int = MOST_POINTS) -> list[int]:
     return sorted({round(i * last / (most - 1)) for i in range(most)})
 
 
-def keep(
-    records: Sequence[Record],
-    *,
-    seed: int,
-    key: str,
-    iterations: int,
-    ended: str,
-    diverged: bool,
-    notes: Iterable[str] = (),
-    ends: Sequence[float] = (),
-) -> Kept:
+def keep(run: RunView, iterations: int, ends: Sequence[float] = ()) -> Kept:
     """A run's records, thinned and rounded; ``ends`` are the seconds at which its rounds ended."""
-    chosen = [records[i] for i in thin(records)]
+    chosen = [run.records[i] for i in thin(run.records)]
     return Kept(
-        seed=seed,
-        key=key,
+        seed=run.seed,
+        key=str(run.info["key"]),
         iterations=iterations,
         iteration=tuple(r.iteration for r in chosen),
         loss=tuple(_short(r.loss) for r in chosen),
         accuracy=tuple(_short(r.accuracy) for r in chosen),
         train_accuracy=tuple(_short(r.train_accuracy) for r in chosen),
         megabytes=tuple(round((r.bytes_up + r.bytes_down) / 1e6, 4) for r in chosen),
-        ended=ended,
-        diverged=diverged,
+        ended=run.ended,
+        diverged=run.diverged,
         seconds=tuple(round(ends[r.round], 3) for r in chosen) if len(ends) else (),
-        minutes=round(records[-1].seconds / 60, 2),
-        notes=tuple(notes),
+        minutes=round(run.records[-1].seconds / 60, 2),
+        notes=tuple(note for note in run.notes if "held by no" in note),
     )
 
 
@@ -227,7 +218,9 @@ def tuned(records: FigureRecords, groups: Mapping[str, str]) -> FigureRecords:
         seeds = sorted(set.intersection(*(set(runs) for runs in members.values())))
         if not seeds:
             continue
-        chosen = min(members, key=lambda m: mean(_final_loss(members[m][seed]) for seed in seeds))
+        chosen = min(
+            members, key=lambda m: average(_final_loss(members[m][seed]) for seed in seeds)
+        )
         note = f"tuned: {chosen}"
         found[group] = tuple(
             replace(run, notes=(note, *run.notes)) for run in (members[chosen][s] for s in seeds)

@@ -21,6 +21,7 @@ from torch import nn
 from fednag.config import Experiment
 from fednag.config.keys import Key
 from fednag.core.algorithm import BUFFERS
+from fednag.core.ending import Ending
 from fednag.core.files import write_atomically
 from fednag.core.record import Record
 from fednag.core.state import State
@@ -33,6 +34,7 @@ from fednag.runs import checkpoint
 from fednag.runs.folder import OVER, RunFolder
 from fednag.runs.interrupts import Interrupted, Watch
 from fednag.runs.outcome import Outcome
+from fednag.runs.view import ending_of
 from fednag.runs.weights import load_model, save_model
 from fednag.simulate.run import Plan, Trainer, simulate
 from fednag.simulate.tuning import alone_note, plain_note
@@ -194,6 +196,7 @@ class Execution:
                 self.listener = None
 
     def _end(self, folder: RunFolder | None, state: State, records: list[Record]) -> Outcome:
+        assert state.ended is not None
         problem = self.plan.problem
         held = state.server
         final = problem.module_at(held.w, held.get(BUFFERS, None))
@@ -206,9 +209,10 @@ class Execution:
             if state.best:
                 found = {"best_iteration": state.best.iteration, "best_loss": state.best.loss}
             found |= {"models": digests, "records": asdict(folder.mark(len(records)))}
-            folder.write_info({"status": status, "ended": state.ended, **found, **self._about})
+            told = {"status": status, "ended": str(state.ended), "ending": asdict(state.ended)}
+            folder.write_info({**told, **found, **self._about})
             checkpoint.remove(folder)
-        return self._run(folder, records, best, final, state.ended or "finished", state.diverged)
+        return self._run(folder, records, best, final, state.ended)
 
     def _finished(self, folder: RunFolder, info: dict[str, Any]) -> Outcome:
         folder.verify(info)
@@ -222,10 +226,11 @@ class Execution:
         with suppress(OSError):  # it may have ended before it could tidy up
             checkpoint.remove(folder)
         records = folder.records()
-        ended, diverged = str(info.get("ended")), info["status"] == "diverged"
+        ending = ending_of(folder, info)
+        assert ending is not None  # its status says that it is over
         if records:
-            self._tell(_last(self.plan, records[-1], ended, diverged))
-        return self._run(folder, records, best, final, ended, diverged)
+            self._tell(_last(self.plan, records[-1], ending))
+        return self._run(folder, records, best, final, ending)
 
     def _run(
         self,
@@ -233,8 +238,7 @@ class Execution:
         records: list[Record],
         best: nn.Module,
         final: nn.Module,
-        ended: str,
-        diverged: bool,
+        ending: Ending,
     ) -> Outcome:
         last = records[-1] if records else None
         if last and last.refusals:
@@ -256,8 +260,7 @@ class Execution:
             records,
             best,
             final,
-            ended,
-            diverged,
+            ending,
             path,
             self.notes,
             self._about,
@@ -327,7 +330,7 @@ def _held(plan: Plan) -> dict[str, Any]:
     return {"held": plan.partition.table(plan.problem.dataset.y.numpy(), classes).tolist()}
 
 
-def _last(plan: Plan, record: Record, ended: str, diverged: bool) -> State:
+def _last(plan: Plan, record: Record, ending: Ending) -> State:
     """As much of a finished run's last state as its record tells."""
     return State(
         Vectors(),
@@ -336,8 +339,8 @@ def _last(plan: Plan, record: Record, ended: str, diverged: bool) -> State:
         iteration=record.iteration,
         seconds=record.seconds,
         record=record,
-        ended=ended,
-        diverged=diverged,
+        ended=ending,
+        diverged=ending.kind == "diverged",
     )
 
 

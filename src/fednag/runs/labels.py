@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from fednag.runs.view import RunView
+
+V = TypeVar("V", bound=RunView)
 
 # What may differ between runs that are averaged: it decides no number but by the seed.
 IDLE = ("name", "seed", "checkpoint.", "engine.threads", "engine.chunk")
-
-
-@dataclass(frozen=True, eq=False)
-class Named:
-    """A run by its label, seed and settings; ``started`` orders runs in time."""
-
-    label: str
-    seed: int
-    settings: Mapping[str, Any]
-    started: tuple[str, ...] = ()
-
-
-def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of a configuration as ``section.key`` -> value."""
-    found: dict[str, Any] = {}
-    for section, table in config.items():
-        if isinstance(table, dict):
-            found |= {f"{section}.{key}": value for key, value in table.items()}
-        else:
-            found[section] = table
-    return found
 
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -37,30 +20,44 @@ def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if any(t.get(key) != tables[0].get(key) for t in tables)]
 
 
-def distinct(runs: Sequence[Named]) -> tuple[list[str | None], list[str]]:
-    """(a label for each run, notes); None for a run that a newer one of the same replaces.
+def distinguished(runs: Sequence[V]) -> tuple[list[V], list[str]]:
+    """Labels such that runs of one label differ in their seeds alone; and notes.
 
-    Where two of one label have other settings, the label says which.
+    Where two of one label have other settings, the label says which; of the same run made twice,
+    the newest counts.
+
+    >>> import fednag
+    >>> short = {"model": "logistic", "tau": 5, "iterations": 10}
+    >>> runs = [fednag.run(fednag.FedNAG(momentum=m), **short).view for m in (0.5, 0.9)]
+    >>> named, notes = distinguished(runs)
+    >>> [run.label for run in named]
+    ['fednag (momentum=0.5)', 'fednag (momentum=0.9)']
     """
-    alike: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs:
-        alike.setdefault(run.label, []).append(run.settings)
+    alike = {label: [run.settings for run in group] for label, group in by_label(runs).items()}
     fields = {label: differing(tables) for label, tables in alike.items()}
-    labels = [_label(run, fields[run.label]) for run in runs]
-    newest: dict[tuple[str, int], int] = {}
+    named = [replace(run, label=_label(run, fields[run.label])) for run in runs]
+    newest: dict[tuple[str, int], V] = {}
     notes = []
-    for place in sorted(range(len(runs)), key=lambda place: runs[place].started):
-        key = (labels[place], runs[place].seed)
-        if key in newest:
-            notes.append(f"{key[0]} with seed {key[1]} was run more than once: the newest counts")
-        newest[key] = place
-    kept = set(newest.values())
-    chosen = [label if place in kept else None for place, label in enumerate(labels)]
-    return chosen, list(dict.fromkeys(notes))
+    for run in sorted(named, key=lambda run: (run.started, str(run.folder or ""))):
+        if (run.label, run.seed) in newest:
+            notes.append(
+                f"{run.label} with seed {run.seed} was run more than once: the newest counts"
+            )
+        newest[run.label, run.seed] = run
+    counted = set(newest.values())
+    return [run for run in named if run in counted], list(dict.fromkeys(notes))
 
 
-def _label(run: Named, fields: Sequence[str]) -> str:
-    parts = [f"{_short(key, fields)}={run.settings.get(key, '-')}" for key in fields]
+def by_label(runs: Sequence[V]) -> dict[str, list[V]]:
+    found: dict[str, list[V]] = {}
+    for run in runs:
+        found.setdefault(run.label, []).append(run)
+    return found
+
+
+def _label(run: RunView, fields: Sequence[str]) -> str:
+    settings = run.settings
+    parts = [f"{_short(key, fields)}={settings.get(key, '-')}" for key in fields]
     return f"{run.label} ({', '.join(parts)})" if parts else run.label
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from fednag.core.record import Record
 from fednag.errors import FednagError
 from fednag.problems.metrics import ALWAYS, METRICS, Better, as_good, better_of
+from fednag.runs.view import RunView
 
 
 @dataclass(frozen=True)
@@ -91,18 +92,14 @@ def _checked(target: Target, option: str) -> Target:
     return target
 
 
-def settled(
-    target: Target | None,
-    records: Sequence[Sequence[Record]],
-    configs: Sequence[Mapping[str, Any]],
-) -> Target | None:
+def settled(target: Target | None, runs: Sequence[RunView]) -> Target | None:
     """A target that was asked for, once runs are known: they say what is better of their own.
 
     Raises a sentence if none of them has measured it.
     """
     if target is None or target.measure in ALWAYS:
         return target
-    found = dict.fromkeys(name for own in records for r in own for name in r.metrics)
+    found = dict.fromkeys(name for run in runs for name in run.metrics)
     if target.measure not in found:
         there = ", ".join(["accuracy", "loss", "test_loss", *found])
         remedy = "add it to evaluation.metrics, or " if target.measure in METRICS else ""
@@ -111,31 +108,29 @@ def settled(
             f"{target.measure}; {remedy}use one of {there}"
         )
     own: dict[str, Any] = {}
-    for config in configs:
-        table = config.get("evaluation")
+    for run in runs:
+        table = run.config.get("evaluation")
         told = table.get("own") if isinstance(table, Mapping) else None
         own |= dict(told) if isinstance(told, Mapping) else {}
     return replace(target, better=better_of(target.measure, own))
 
 
-def common_target(
-    runs: Sequence[tuple[Sequence[Record], bool]], configs: Sequence[Mapping[str, Any]] = ()
-) -> Target | None:
-    """A target to compare runs, given as (records, diverged), by.
+def common_target(runs: Sequence[RunView]) -> Target | None:
+    """A target to compare runs by.
 
     The accuracy, or else the one metric, at which they were all to stop; or else the highest whole
     percentage that every run that did not diverge has reached; where there is no accuracy, the
     lowest such loss.
     """
-    stops = {_stop(config) for config in configs}
+    stops = {_stop(run.config) for run in runs}
     if len(stops) == 1 and (stop := stops.pop()) is not None:
         return stop
-    kept = [records for records, diverged in runs if not diverged]
-    accuracies = [_values(records, "accuracy") for records in kept]
+    kept = [run for run in runs if not run.diverged]
+    accuracies = [run.values("accuracy") for run in kept]
     if accuracies and all(accuracies):
         lowest = int(min(max(own) for own in accuracies) * 100 + 1e-9) / 100
         return Target("accuracy", lowest) if lowest > 0 else None
-    losses = [_values(records, "loss") for records in kept]
+    losses = [run.values("loss") for run in kept]
     if losses and all(losses):
         highest = max(min(own) for own in losses)
         if highest <= 0:
@@ -159,7 +154,3 @@ def _stop(config: Mapping[str, Any]) -> Target | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return Target(name, value, better_of(name, own if isinstance(own, dict) else None))
-
-
-def _values(records: Sequence[Record], measure: str) -> list[float]:
-    return [v for r in records if r.round > 0 and (v := r.measured(measure)) is not None]

@@ -10,8 +10,8 @@ from typing import Any
 import altair as alt
 
 from fednag.errors import FednagError
+from fednag.runs.view import RunView
 from fednag.show.spec import COLOURS, DASHES, MOST, Lines, Track, curve_specs, tracks_of
-from fednag.show.tables import Curve
 
 __all__ = ["COLOURS", "DASHES", "curves_chart", "lines_chart", "save", "split_chart"]
 
@@ -19,10 +19,10 @@ PICTURES = ("png", "svg")
 FORMATS = (*PICTURES, "html")
 
 
-def curves_chart(curves: Sequence[Curve], most: int = MOST) -> Any:
+def curves_chart(runs: Sequence[RunView], most: int = MOST) -> Any:
     """Loss and accuracy over iterations; a line a method, a band of ± one deviation over seeds."""
-    panels = [lines_chart(lines) for lines in curve_specs(tracks_of(curves, most))]
-    seeds = sorted({curve.seed for curve in curves})
+    panels = [lines_chart(lines) for lines in curve_specs(tracks_of(runs, most))]
+    seeds = sorted({run.seed for run in runs})
     chart = alt.hconcat(*panels)
     if len(seeds) > 1:
         shown = f"mean over {len(seeds)} seeds; band: ± one standard deviation"
@@ -40,21 +40,13 @@ def lines_chart(lines: Lines, across: str = "iteration") -> Any:
         for point in zip(*(_column(track, name) for name in names.values()), strict=True)
         if point[1] is not None
     ]
-    # Spelled out, because a band would otherwise lend the legend its pale fill.
-    legend = alt.Legend(
-        title=None,
-        symbolType="stroke",
-        symbolOpacity=1,
-        symbolFillColor="transparent",
-        symbolStrokeWidth=2,
-        labelLimit=300,
-    )
-    methods = [track.label for track in lines.tracks]
     styles = [track.style for track in lines.tracks]
-    colours = [COLOURS[i % len(COLOURS)] for i in styles]
-    dashes = [DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in styles]
-    colour = alt.Color("method:N", scale=alt.Scale(domain=methods, range=colours), legend=legend)
-    dash = alt.StrokeDash("method:N", scale=alt.Scale(domain=methods, range=dashes), legend=legend)
+    colour, dash = styled(
+        "method:N",
+        [track.label for track in lines.tracks],
+        [COLOURS[i % len(COLOURS)] for i in styles],
+        [DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in styles],
+    )
     lowest, highest = (f(row["y"] for row in rows) for f in (min, max))
     scale = alt.Scale(zero=False)
     if lines.log:
@@ -76,6 +68,31 @@ def lines_chart(lines: Lines, across: str = "iteration") -> Any:
         x=x, y=alt.Y("low:Q", title=lines.title, scale=scale), y2="high:Q", color=colour
     )
     return band + line
+
+
+def styled(
+    field: str,
+    names: Sequence[str],
+    colours: Sequence[str],
+    dashes: Sequence[Sequence[int]],
+    **legend: Any,
+) -> tuple[alt.Color, alt.StrokeDash]:
+    """A colour and a dash for each name, in one legend."""
+    # Spelled out, because a band would otherwise lend the legend its pale fill.
+    shown = alt.Legend(
+        title=None,
+        symbolType="stroke",
+        symbolOpacity=1,
+        symbolFillColor="transparent",
+        symbolStrokeWidth=2,
+        labelLimit=300,
+        **legend,
+    )
+    colour, dash = (alt.Scale(domain=list(names), range=list(r)) for r in (colours, dashes))
+    return (
+        alt.Color(field, scale=colour, legend=shown),
+        alt.StrokeDash(field, scale=dash, legend=shown),
+    )
 
 
 def _column(track: Track, name: str) -> Sequence[float | None]:

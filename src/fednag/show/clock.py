@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from fednag.show.charts import COLOURS, DASHES
+from fednag.show.charts import COLOURS, DASHES, styled
 from fednag.show.spec import titled
 
 # Waiting is pale: it is what is left.
@@ -129,22 +129,9 @@ def plan_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:
 
 
 def _by_method(methods: list[str]) -> tuple[alt.Color, alt.StrokeDash]:
-    legend = alt.Legend(
-        title=None,
-        symbolType="stroke",
-        symbolOpacity=1,
-        symbolFillColor="transparent",
-        symbolStrokeWidth=2,
-        labelLimit=300,
-        orient="bottom",
-        columns=4,
-    )
     colours = [COLOURS[i % len(COLOURS)] for i in range(len(methods))]
     dashes = [DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in range(len(methods))]
-    return (
-        alt.Color("method:N", scale=alt.Scale(domain=methods, range=colours), legend=legend),
-        alt.StrokeDash("method:N", scale=alt.Scale(domain=methods, range=dashes), legend=legend),
-    )
+    return styled("method:N", methods, colours, dashes, orient="bottom", columns=4)
 
 
 def _finished(chart: Any, title: str) -> Any:

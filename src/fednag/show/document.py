@@ -8,18 +8,17 @@ from dataclasses import replace
 from statistics import quantiles
 from typing import Any
 
-from fednag.runs.labels import differing
+from fednag.runs.labels import by_label, differing, distinguished
+from fednag.runs.statistics import Row, ranked
 from fednag.runs.targets import Target, common_target
-from fednag.show.sheets import Sheet, by_label, caveats, distinguished
+from fednag.runs.view import RunView
 from fednag.show.spec import Heat, Lines, Track, curve_specs, thinned, tracks_of
-from fednag.show.summary import sentence
+from fednag.show.summary import caveats, sentence
 from fednag.show.tables import (
-    Row,
     as_data,
     cells,
     headings,
     measured_headings,
-    ranked,
     target_cells,
     target_headings,
 )
@@ -28,7 +27,7 @@ FEW = 12  # workers that get a line each; of more, quantiles are drawn
 
 
 def document(
-    sheets: Sequence[Sheet],
+    views: Sequence[RunView],
     target: Target | None = None,
     title: str = "",
     overlays: Sequence[Track] = (),
@@ -39,21 +38,18 @@ def document(
     ``overlays`` are more lines for the chart of the loss; ``times`` are tables of where devices'
     time goes.
     """
-    sheets, notes = distinguished(sheets)
-    curves = [sheet.curve for sheet in sheets]
-    asked = target or common_target(
-        [(curve.records, curve.diverged) for curve in curves], [sheet.config for sheet in sheets]
-    )
-    rows = ranked(curves, asked)
-    tracks = {track.label: track for track in tracks_of(curves)}
+    views, notes = distinguished(views)
+    asked = target or common_target(views)
+    rows = ranked(views, asked)
+    tracks = {track.label: track for track in tracks_of(views)}
     # Methods keep their colours in the order of the ranking, so table and legend read alike.
     tracks = {row.label: replace(tracks[row.label], style=style) for style, row in enumerate(rows)}
     levels: dict[str, float] = {asked.measure: asked.value} if asked else {}
     charts = curve_specs(list(tracks.values()), levels, tests=True)
     return {
-        "title": title or _title(sheets),
-        "sentence": sentence(sheets, rows, asked),
-        "notes": [*notes, *caveats(sheets)],
+        "title": title or _title(views),
+        "sentence": sentence(views, rows, asked),
+        "notes": [*notes, *caveats(views)],
         "target": str(asked) if asked else None,
         "table": _table(rows, asked),
         "ranking": [as_data(row) for row in rows],
@@ -64,14 +60,14 @@ def document(
         "tracks": [_columns(track) for track in tracks.values()],
         "overlays": [_columns(track) for track in overlays],
         "charts": [_lines(lines) for lines in charts],
-        "workers": _workers(sheets, list(tracks)),
-        "splits": _splits(sheets),
+        "workers": _workers(views, list(tracks)),
+        "splits": _splits(views),
         "times": [dict(row) for row in times],
-        "settings": _settings(sheets, list(tracks)),
+        "settings": _settings(views, list(tracks)),
         "runs": [
-            _run(sheet)
+            _run(view)
             for label in tracks
-            for sheet in sorted(by_label(sheets)[label], key=lambda s: s.curve.seed)
+            for view in sorted(by_label(views)[label], key=lambda s: s.seed)
         ],
     }
 
@@ -92,8 +88,8 @@ def _table(rows: Sequence[Row], target: Target | None) -> dict[str, Any]:
     return {"headings": [*names, *extra, *tail], "rows": texts}
 
 
-def _title(sheets: Sequence[Sheet]) -> str:
-    names = dict.fromkeys(str(sheet.config.get("name", "")) for sheet in sheets)
+def _title(views: Sequence[RunView]) -> str:
+    names = dict.fromkeys(str(view.config.get("name", "")) for view in views)
     return ", ".join(name for name in names if name) or "runs"
 
 
@@ -121,13 +117,13 @@ def _short(value: float | None) -> float | None:
     return float(f"{value:.6g}")
 
 
-def _workers(sheets: Sequence[Sheet], labels: Sequence[str]) -> list[dict[str, Any]]:
+def _workers(views: Sequence[RunView], labels: Sequence[str]) -> list[dict[str, Any]]:
     """Each worker's loss, for the first seed of each method that recorded it."""
     found = []
-    groups = by_label(sheets)
+    groups = by_label(views)
     for label in labels:
-        sheet = min(groups[label], key=lambda s: s.curve.seed)
-        records = [r for r in sheet.curve.records if r.worker_losses]
+        view = min(groups[label], key=lambda s: s.seed)
+        records = [r for r in view.records if r.worker_losses]
         if not records:
             continue
         losses = [list(r.worker_losses or ()) for r in records]
@@ -148,7 +144,7 @@ def _workers(sheets: Sequence[Sheet], labels: Sequence[str]) -> list[dict[str, A
             }
             for style, (name, column) in enumerate(zip(names, columns, strict=True))
         ]
-        found.append({"label": label, "seed": sheet.curve.seed, "tracks": tracks})
+        found.append({"label": label, "seed": view.seed, "tracks": tracks})
     return found
 
 
@@ -168,14 +164,14 @@ def _quantiles(losses: Sequence[Sequence[float]]) -> tuple[list[str], list[list[
     return names, lines
 
 
-def _splits(sheets: Sequence[Sheet]) -> list[dict[str, Any]]:
+def _splits(views: Sequence[RunView]) -> list[dict[str, Any]]:
     """Who held what, for each split that differs; seeds that deal anew are shown once each."""
     found: dict[str, dict[str, Any]] = {}
-    for sheet in sorted(sheets, key=lambda s: s.curve.seed):
-        counts = sheet.info.get("held")
+    for view in sorted(views, key=lambda s: s.seed):
+        counts = view.info.get("held")
         if not isinstance(counts, list) or not _is_table(counts):
             continue
-        heat = Heat(_split_title(sheet), "worker", "class", counts)
+        heat = Heat(_split_title(view), "worker", "class", counts)
         found.setdefault(
             repr(counts),
             {"title": heat.title, "rows": heat.rows, "columns": heat.columns, "cells": heat.cells},
@@ -183,12 +179,12 @@ def _splits(sheets: Sequence[Sheet]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _split_title(sheet: Sheet) -> str:
-    table = sheet.config.get("split")
+def _split_title(view: RunView) -> str:
+    table = view.config.get("split")
     numbers = dict(table) if isinstance(table, dict) else {}
     kind = numbers.pop("kind", "iid")
     shown = ", ".join(f"{key} {value}" for key, value in numbers.items() if key != "proportions")
-    return f"{kind}{f' ({shown})' if shown else ''}, seed {sheet.curve.seed}"
+    return f"{kind}{f' ({shown})' if shown else ''}, seed {view.seed}"
 
 
 def _is_table(counts: list[Any]) -> bool:
@@ -202,12 +198,12 @@ def _is_table(counts: list[Any]) -> bool:
     )
 
 
-def _settings(sheets: Sequence[Sheet], labels: Sequence[str]) -> dict[str, Any]:
-    groups = by_label(sheets)
+def _settings(views: Sequence[RunView], labels: Sequence[str]) -> dict[str, Any]:
+    groups = by_label(views)
     tables = {label: groups[label][0].settings for label in labels}
     fields = dict.fromkeys(field for table in tables.values() for field in table)
     fields.pop("seed", None)
-    apart = set(differing([sheet.settings for sheet in sheets]))
+    apart = set(differing([view.settings for view in views]))
     rows = [
         {
             "field": field,
@@ -216,7 +212,7 @@ def _settings(sheets: Sequence[Sheet], labels: Sequence[str]) -> dict[str, Any]:
         }
         for field in fields
     ]
-    seeds = [", ".join(map(str, sorted(s.curve.seed for s in groups[label]))) for label in labels]
+    seeds = [", ".join(map(str, sorted(s.seed for s in groups[label]))) for label in labels]
     first = {"field": "seed", "differs": len(set(seeds)) > 1, "values": seeds}
     return {"labels": list(labels), "rows": [first, *rows] if rows else []}
 
@@ -227,34 +223,32 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _run(sheet: Sheet) -> dict[str, Any]:
-    info, curve = sheet.info, sheet.curve
+def _run(view: RunView) -> dict[str, Any]:
+    info = view.info
     versions = info.get("versions")
     names = dict(versions) if isinstance(versions, dict) else {}
     if python := info.get("python"):
         names["python"] = python
-    last = curve.records[-1]
-    notes = info.get("notes")
     return {
-        "label": curve.label,
-        "seed": curve.seed,
-        "state": "running" if sheet.running else curve.ended,
-        "running": sheet.running,
-        "round": last.round,
-        "rounds": sheet.rounds,
-        "started": str(info.get("started") or ""),
-        "folder": str(sheet.folder) if sheet.folder else "",
-        "command": _command(sheet),
+        "label": view.label,
+        "seed": view.seed,
+        "state": view.ended,
+        "running": view.running,
+        "round": view.rounds,
+        "rounds": view.planned,
+        "started": view.started,
+        "folder": str(view.folder) if view.folder else "",
+        "command": _command(view),
         "versions": ", ".join(f"{name} {number}" for name, number in names.items()),
         "platform": str(info.get("platform") or ""),
-        "notes": [str(note) for note in notes] if isinstance(notes, list) else [],
+        "notes": view.notes,
     }
 
 
-def _command(sheet: Sheet) -> str:
+def _command(view: RunView) -> str:
     """What repeats the run, unless a part of it was a Python object."""
-    names = [str(sheet.settings.get(f"{part}.name", "")) for part in ("data", "model", "algorithm")]
+    names = [str(view.settings.get(f"{part}.name", "")) for part in ("data", "model", "algorithm")]
     # Methods of one's own go by the name of their class; those that come along have small letters.
-    if sheet.folder is None or "custom" in names or names[-1] != names[-1].lower():
+    if view.folder is None or "custom" in names or names[-1] != names[-1].lower():
         return ""
-    return f"fednag run {shlex.quote(str(sheet.folder / 'config.toml'))}"
+    return f"fednag run {shlex.quote(str(view.folder / 'config.toml'))}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fednag.show.sheets import Sheet
+from fednag.runs.view import RunView
 from fednag.show.spec import Column, Track
 from fednag.theory import Setting, theorem3
 
@@ -16,38 +16,38 @@ STYLE = 6
 POINTS = 200
 
 
-def bounds(sheets: Sequence[Sheet]) -> list[Track]:
+def bounds(views: Sequence[RunView]) -> list[Track]:
     """F(w*) + Theorem 3's bound after every round, for the first run that a check is about."""
-    for sheet in sheets:
-        found = _check(sheet)
+    for view in views:
+        found = _check(view)
         if found is not None:
-            return _tracks(sheet, found)
+            return _tracks(view, found)
     return []
 
 
-def _check(sheet: Sheet) -> Mapping[str, Any] | None:
-    if sheet.folder is None or sheet.settings.get("algorithm.name") != "fednag":
+def _check(view: RunView) -> Mapping[str, Any] | None:
+    if view.folder is None or view.settings.get("algorithm.name") != "fednag":
         return None
-    name = str(sheet.config.get("name", ""))
-    path = sheet.folder.resolve().parents[1] / "theory" / Path(name).name / "check.json"
+    name = str(view.config.get("name", ""))
+    path = view.folder.resolve().parents[1] / "theory" / Path(name).name / "check.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         checked = found["experiment"]
-        alike = all(checked[part] == sheet.config.get(part) for part in SAME)
-        training = sheet.config["training"]
+        alike = all(checked[part] == view.config.get(part) for part in SAME)
+        training = view.config["training"]
         same_tau = checked["training"]["tau"] == training["tau"]
         # p and omega are suprema over the iterations that were checked, and say nothing of later.
         as_long = checked["training"]["iterations"] >= training["iterations"]
-        same = alike and same_tau and as_long and checked["seed"] == sheet.config["seed"]
+        same = alike and same_tau and as_long and checked["seed"] == view.config["seed"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if same else None
 
 
-def _tracks(sheet: Sheet, found: Mapping[str, Any]) -> list[Track]:
+def _tracks(view: RunView, found: Mapping[str, Any]) -> list[Track]:
     try:
         constants, lowest = found["constants"], float(found["minimum"]["loss"])
-        settings = sheet.settings
+        settings = view.settings
         setting = Setting(
             eta=settings["algorithm.lr"],
             gamma=settings["algorithm.momentum"],
@@ -60,7 +60,7 @@ def _tracks(sheet: Sheet, found: Mapping[str, Any]) -> list[Track]:
             "tight": {"kind": "tight"},
             "measured": {"descent": descent},
         }
-        ends = [r for r in sheet.curve.records if r.round > 0]
+        ends = [r for r in view.records if r.round > 0]
         ends = ends[:: max(1, len(ends) // POINTS)]
         tracks: list[Track] = []
         for name, options in kinds.items():
@@ -72,7 +72,7 @@ def _tracks(sheet: Sheet, found: Mapping[str, Any]) -> list[Track]:
                     "round": [float(r.round) for r in ends],
                     "loss": loss,
                 }
-                label = f"bound for {sheet.curve.label}, alpha {name}"
+                label = f"bound for {view.label}, alpha {name}"
                 tracks.append(Track(label, STYLE + len(tracks), 1, columns))
     except (KeyError, TypeError, ValueError):
         return []

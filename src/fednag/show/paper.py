@@ -49,26 +49,11 @@ def paper_chart(panels: Sequence[Panel], columns: int = 2) -> Any:
     return chart.configure_axis(grid=True, gridOpacity=0.4).configure_view(stroke="#ccc")
 
 
-def _colour(names: list[str]) -> tuple[Any, Any]:
-    legend = alt.Legend(
-        title=None,
-        symbolType="stroke",
-        symbolOpacity=1,
-        symbolFillColor="transparent",
-        symbolStrokeWidth=2,
-        labelLimit=300,
-    )
-    repeat = range(len(names))
-    colours = [COLOURS[i % len(COLOURS)] for i in repeat]
-    dashes = [DASHES[i % len(DASHES)] for i in repeat]
-    return (
-        alt.Color("series:N", scale=alt.Scale(domain=names, range=colours), legend=legend),
-        alt.StrokeDash("series:N", scale=alt.Scale(domain=names, range=dashes), legend=legend),
-    )
-
-
 def _panel(panel: Panel, names: list[str]) -> Any:
-    colour, dash = _colour(names)
+    places = range(len(names))
+    colours = [COLOURS[i % len(COLOURS)] for i in places]
+    dashes = [DASHES[i % len(DASHES)] for i in places]
+    colour, dash = charts.styled("series:N", names, colours, dashes)
     draw = {"curves": _curves, "bars": _bars, "points": _points}[panel.kind]
     layers = draw(panel, colour, dash)
     if panel.lines:

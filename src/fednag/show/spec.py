@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
 from typing import cast
 
 from fednag.core.record import Record
-from fednag.show.tables import Curve
+from fednag.runs.labels import by_label
+from fednag.runs.statistics import Spread, aligned, average
+from fednag.runs.view import RunView
 
 Column = list[float | None]
 
@@ -36,8 +37,8 @@ MOST = 1200  # points of a line; more cannot be told apart on a screen
 class Track:
     """A method's points, as columns of one length.
 
-    Means over its runs, with ``<measure>.low`` and ``.high`` one standard deviation away, and in
-    ``runs`` how many of them have come that far.
+    Means over its runs, iteration by iteration (see ``aligned``), with ``<measure>.low`` and
+    ``.high`` one standard deviation away, and in ``runs`` how many of them have come that far.
     """
 
     label: str
@@ -101,41 +102,36 @@ def curve_specs(
     return found
 
 
-def tracks_of(curves: Sequence[Curve], most: int = MOST) -> list[Track]:
+def tracks_of(runs: Sequence[RunView], most: int = MOST) -> list[Track]:
     """A track a label, in the order they come."""
-    groups: dict[str, list[Curve]] = {}
-    for curve in curves:
-        groups.setdefault(curve.label, []).append(curve)
     return [
-        _track(label, style, [curve.records for curve in group], most)
-        for style, (label, group) in enumerate(groups.items())
+        _track(label, style, [run.records for run in group], most)
+        for style, (label, group) in enumerate(by_label(runs).items())
     ]
 
 
 def _track(label: str, style: int, runs: Sequence[Sequence[Record]], most: int) -> Track:
-    moments: dict[int, list[Record]] = {}
-    metrics: dict[str, None] = {}
-    for records in runs:
-        for record in records:
-            if record.loss is not None or record.accuracy is not None:
-                metrics |= dict.fromkeys(record.metrics)
-                moments.setdefault(record.iteration, []).append(record)
+    moments = [
+        {r.iteration: r for r in records if r.loss is not None or r.accuracy is not None}
+        for records in runs
+    ]
+    metrics = dict.fromkeys(name for run in moments for r in run.values() for name in r.metrics)
     columns: dict[str, Column] = {name: [] for name in (*ACROSS, "runs")}
     measures = (*MEASURES, *metrics)
     for measure in measures:
         columns |= {measure: [], f"{measure}.low": [], f"{measure}.high": []}
-    for iteration in sorted(moments):
-        here = moments[iteration]
+    for iteration, here in aligned(moments):
+        clocks = [r.clock for r in here if r.clock is not None]
         columns["iteration"].append(iteration)
         columns["round"].append(here[0].round)
-        columns["bytes"].append(mean(r.bytes_up + r.bytes_down for r in here))
-        columns["seconds"].append(mean(r.seconds for r in here))
-        clocks = [r.clock for r in here if r.clock is not None]
-        columns["clock"].append(mean(clocks) if len(clocks) == len(here) else None)
+        columns["bytes"].append(average([r.bytes_up + r.bytes_down for r in here]))
+        columns["seconds"].append(average([r.seconds for r in here]))
+        columns["clock"].append(average(clocks) if len(clocks) == len(here) else None)
         columns["runs"].append(len(here))
         for measure in measures:
-            middle, low, high = _middle([r.measured(measure) for r in here])
-            columns[measure].append(middle)
+            spread = Spread.of(r.measured(measure) for r in here)
+            low, high = (spread and spread.band) or (None, None)
+            columns[measure].append(spread.mean if spread else None)
             columns[f"{measure}.low"].append(low)
             columns[f"{measure}.high"].append(high)
     lines = [columns[measure] for measure in measures]
@@ -147,17 +143,6 @@ def _track(label: str, style: int, runs: Sequence[Sequence[Record]], most: int) 
     empty = [name for name in may_be if all(value is None for value in short[name])]
     written = {name: column for name, column in short.items() if name not in empty}
     return Track(label, style, len(runs), written, measures)
-
-
-def _middle(found: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
-    values = [value for value in found if value is not None]
-    if not values:
-        return None, None, None
-    middle = mean(values)
-    if len(values) == 1:
-        return middle, None, None
-    deviation = stdev(values)
-    return middle, middle - deviation, middle + deviation
 
 
 def thinned(columns: Sequence[Column], most: int) -> list[int]:

@@ -1,28 +1,33 @@
-"""What came of runs, in a sentence or two."""
+"""What came of runs, in a sentence or two, and what keeps it from meaning much."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fednag.runs.labels import by_label, differing
+from fednag.runs.statistics import Row, Spread
 from fednag.runs.targets import Target
-from fednag.show.sheets import Sheet, by_label
-from fednag.show.tables import Row, Spread
+from fednag.runs.view import RunView
+
+PROBLEM = ("data.", "split.", "model.")
 
 
-def sentence(sheets: Sequence[Sheet], rows: Sequence[Row], target: Target | None) -> str:
+def sentence(views: Sequence[RunView], rows: Sequence[Row], target: Target | None) -> str:
     """The winner, by how much, and whether the seeds bear it out."""
     best = rows[0]
-    verb = "stands at" if any(_goes_on(s) for s in by_label(sheets)[best.label]) else "ends at"
+    verb = (
+        "stands at" if any(run.ending is None for run in by_label(views)[best.label]) else "ends at"
+    )
     if len(rows) == 1:
-        return f"{_setting(sheets, rows)}, {best.label} {_result(best, verb)}."
+        return f"{_setting(views, rows)}, {best.label} {_result(best, verb)}."
     rival = next((row for row in rows[1:] if not row.diverged), None)
     level = [row.label for row in rows if not row.diverged and _level(best, row)]
     if len(level) > 1:
         each = "both" if len(level) == 2 else "all"
         result = _result(best, verb.replace("s at", " at"))
-        parts = [f"{_setting(sheets, rows)}, {_listed(level)} are level: {each} {result}"]
+        parts = [f"{_setting(views, rows)}, {_listed(level)} are level: {each} {result}"]
     else:
-        parts = [f"{_setting(sheets, rows)}, {best.label} does best: it {_result(best, verb)}"]
+        parts = [f"{_setting(views, rows)}, {best.label} does best: it {_result(best, verb)}"]
     if rival and not best.diverged and len(level) < 2:
         parts.append(_lead(best, rival))
     text = ", ".join(parts) + "."
@@ -33,15 +38,49 @@ def sentence(sheets: Sequence[Sheet], rows: Sequence[Row], target: Target | None
     return text
 
 
-def _setting(sheets: Sequence[Sheet], rows: Sequence[Row]) -> str:
-    settings = sheets[0].settings
-    groups = by_label(sheets)
+def caveats(runs: Sequence[RunView]) -> list[str]:
+    """What keeps a ranking of these runs from meaning much."""
+    notes = []
+    if problem := [
+        key for key in differing([run.settings for run in runs]) if key.startswith(PROBLEM)
+    ]:
+        notes.append(
+            f"these runs differ in {', '.join(problem)}: they do not solve the same problem, so "
+            "their ranking says little"
+        )
+    seeds = {label: sorted(run.seed for run in group) for label, group in by_label(runs).items()}
+    if len({tuple(own) for own in seeds.values()}) > 1:
+        least = min(seeds, key=lambda label: len(seeds[label]))
+        count = len(seeds[least])
+        notes.append(
+            f"not all methods have the same seeds: {least} has {count} run{'s' * (count > 1)}"
+        )
+    kinds = [run.ending.kind if run.ending else None for run in runs]
+    if unfinished := kinds.count(None):
+        notes.append(f"{unfinished} of {len(runs)} runs are not over yet")
+    stopped, waited = kinds.count("target"), kinds.count("patience")
+    if stopped and len({run.records[-1].iteration for run in runs if run.records}) > 1:
+        notes.append(
+            f"{stopped} of {len(runs)} runs stopped when they reached their target: final "
+            "values are of different iterations; compare iterations to the target"
+        )
+    if waited and len(runs) > 1:
+        notes.append(
+            f"{waited} of {len(runs)} runs stopped when they got no better: final values "
+            "are of different iterations"
+        )
+    return notes
+
+
+def _setting(views: Sequence[RunView], rows: Sequence[Row]) -> str:
+    settings = views[0].settings
+    groups = by_label(views)
     most = max(len(group) for group in groups.values())
     methods = "" if len(rows) == 1 else f"Of {len(rows)} methods"
     seeds = "one seed" if most == 1 else f"{most} seeds"
     words = f"{methods} over {seeds}" if methods else f"Over {seeds}"
     data, model = settings.get("data.name"), settings.get("model.name")
-    alike = all(s.settings.get("data.name") == data for s in sheets)
+    alike = all(s.settings.get("data.name") == data for s in views)
     if data and model and alike:
         words += f" on {data} ({model}"
         if workers := settings.get("split.workers"):
@@ -50,15 +89,11 @@ def _setting(sheets: Sequence[Sheet], rows: Sequence[Row]) -> str:
     return words
 
 
-def _goes_on(sheet: Sheet) -> bool:
-    return sheet.running or sheet.curve.ended == "interrupted"
-
-
 def _result(row: Row, verb: str) -> str:
     if row.final_accuracy is not None:
         return f"{verb} {_percent(row.final_accuracy)} test accuracy"
     if row.final_loss is not None:
-        return f"{verb} a training loss of {_loss(row.final_loss)}"
+        return f"{verb} a training loss of {row.final_loss.text('{:.4g}')}"
     return "diverged"
 
 
@@ -109,11 +144,6 @@ def _sooner(best: Row, rows: Sequence[Row], target: Target | None, who: str) -> 
 def _percent(spread: Spread) -> str:
     tail = "" if spread.deviation is None else f" ± {spread.deviation * 100:.2f}"
     return f"{spread.mean * 100:.2f}{tail} %"
-
-
-def _loss(spread: Spread) -> str:
-    tail = "" if spread.deviation is None else f" ± {spread.deviation:.4g}"
-    return f"{spread.mean:.4g}{tail}"
 
 
 def _listed(names: Sequence[str]) -> str:

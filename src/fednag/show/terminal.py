@@ -14,8 +14,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from fednag.core.record import Record
+from fednag.runs.statistics import Row
 from fednag.runs.targets import Target
-from fednag.show.tables import Row, cells, headings, target_cells, target_headings
+from fednag.show.tables import cells, headings, target_cells, target_headings
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
@@ -91,7 +92,8 @@ class RunsProgress:
             lines = plain and (state.ended or first or (news and waited))
             if lines or (self.verbose and news):
                 spoke = time.monotonic()
-                tail = "" if state.ended in (None, "finished") else f" ({state.ended})"
+                early = state.ended is not None and state.ended.kind != "finished"
+                tail = f" ({state.ended})" if early else ""
                 reached = f", {news}" if news else ""
                 words = f"round {state.round}/{rounds}{reached}, {state.seconds:.1f} s{tail}"
                 self._print(f"{name}: {words}")
@@ -102,8 +104,8 @@ class RunsProgress:
         self.console.print(line, soft_wrap=True)
 
     def _show(self, task: TaskID, state: State, news: str | None) -> None:
-        if state.ended and state.ended != "finished":
-            news = state.ended
+        if state.ended and state.ended.kind != "finished":
+            news = str(state.ended)
         self.progress.update(task, completed=state.round)
         if news is not None:
             self.progress.update(task, news=news)

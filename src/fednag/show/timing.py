@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from fednag.show.sheets import Sheet
+from fednag.runs.view import RunView
 
 PARTS = ("compute", "down", "up", "waiting")
 
 
-def recorded_times(sheets: Sequence[Sheet]) -> list[dict[str, Any]]:
+def recorded_times(views: Sequence[RunView]) -> list[dict[str, Any]]:
     """A table a fleet; files that are something else are passed over."""
-    folders = dict.fromkeys(sheet.folder.parent for sheet in sheets if sheet.folder)
+    folders = dict.fromkeys(view.folder.parent for view in views if view.folder)
     found = []
     for folder in folders:
         for path in sorted(folder.glob("time-*.json")):

@@ -13,6 +13,7 @@ import torch
 
 from fednag.core.algorithm import BUFFERS, Algorithm
 from fednag.core.controller import Setting
+from fednag.core.ending import Ending
 from fednag.core.executor import Executor
 from fednag.core.keys import Draws, Indexes
 from fednag.core.loop import Loop, Scheme
@@ -250,26 +251,22 @@ class _Training:
         return replace(state, waited=state.waited + 1)
 
     def _ended(self, state: State) -> State:
-        plan, record = self.plan, state.record
+        plan, record, at = self.plan, state.record, state.iteration
         ended = None
         if state.diverged:
-            ended = f"diverged at iteration {state.iteration}"
+            ended = Ending("diverged", at)
         elif record and _reached(record.accuracy, plan.stop_accuracy):
-            ended = f"accuracy {plan.stop_accuracy:g} reached at iteration {state.iteration}"
+            ended = Ending("target", at, "accuracy", plan.stop_accuracy)
         elif record and _reached(_negative(record.loss), _negative(plan.stop_loss)):
-            ended = f"loss {plan.stop_loss:g} reached at iteration {state.iteration}"
+            ended = Ending("target", at, "loss", plan.stop_loss)
         elif level := self._level(record):
-            ended = f"{level.measure} {level.value:g} reached at iteration {state.iteration}"
-        elif state.iteration >= plan.iterations:
-            ended = "finished"
+            ended = Ending("target", at, level.measure, level.value)
+        elif at >= plan.iterations:
+            ended = Ending("finished", at)
         elif plan.patience and state.waited >= plan.patience.evaluations:
-            ended = (
-                f"no better {plan.patience.measure} in {plan.patience.evaluations} "
-                f"evaluation{'s' if plan.patience.evaluations > 1 else ''}, at iteration "
-                f"{state.iteration}"
-            )
+            ended = Ending("patience", at, plan.patience.measure, plan.patience.evaluations)
         elif _reached(state.seconds, plan.stop_seconds):
-            ended = f"{plan.stop_seconds:g} seconds are over at iteration {state.iteration}"
+            ended = Ending("seconds", at, value=plan.stop_seconds)
         return replace(state, ended=ended)
 
     def _level(self, record: Record | None) -> Level | None:

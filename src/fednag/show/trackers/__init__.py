@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from fednag.core.record import Record
 from fednag.errors import not_installed
-from fednag.show.sheets import Sheet
+from fednag.runs.view import RunView
 
 MEASURES = (
     *("loss", "test_loss", "accuracy", "train_accuracy"),
@@ -22,18 +22,18 @@ def scalars(record: Record) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def began(sheet: Sheet) -> float:
+def began(view: RunView) -> float:
     """When a run began, in seconds since 1970; 0 if it does not say."""
     try:
-        moment = datetime.fromisoformat(str(sheet.info.get("started")))
+        moment = datetime.fromisoformat(view.started)
     except ValueError:
         return 0.0
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def name_of(sheet: Sheet) -> str:
+def name_of(view: RunView) -> str:
     """The experiment a run belongs to."""
-    return str(sheet.config.get("name") or "fednag")
+    return str(view.config.get("name") or "fednag")
 
 
 def needs(module: str, extra: str) -> None:

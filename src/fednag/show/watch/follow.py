@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fednag.errors import FednagError
 from fednag.runs.folder import RunFolder
-from fednag.show.sheets import Sheet, read_sheet
+from fednag.runs.view import RunView
 
 RECENT = 20  # records from which the pace of a run is taken
 
@@ -19,13 +19,13 @@ Stamp = tuple[int, ...]
 class Look:
     """What there is at one moment."""
 
-    sheets: list[Sheet]  # running ones first, then the newest
+    views: list[RunView]  # running ones first, then the newest
     failed: list[str]  # a sentence for each that cannot be read
     tag: str  # changes when anything does
 
     @property
     def running(self) -> int:
-        return sum(sheet.running for sheet in self.sheets)
+        return sum(view.running for view in self.views)
 
 
 @dataclass
@@ -33,10 +33,10 @@ class Follower:
     """Looks at a folder of runs."""
 
     root: Path
-    _known: dict[Path, tuple[Stamp, Sheet | str]] = field(default_factory=dict)
+    _known: dict[Path, tuple[Stamp, RunView | str]] = field(default_factory=dict)
 
     def look(self) -> Look:
-        known: dict[Path, tuple[Stamp, Sheet | str]] = {}
+        known: dict[Path, tuple[Stamp, RunView | str]] = {}
         for path in self._folders():
             stamp = _stamp(path)
             before = self._known.get(path)
@@ -46,12 +46,12 @@ class Follower:
                 known[path] = stamp, _still(before[1])
         self._known = known
         found = [content for _, content in known.values()]
-        sheets = [content for content in found if isinstance(content, Sheet)]
-        sheets.sort(key=lambda s: str(s.info.get("started", "")), reverse=True)
-        sheets.sort(key=lambda s: not s.running)
+        views = [content for content in found if isinstance(content, RunView)]
+        views.sort(key=lambda s: s.started, reverse=True)
+        views.sort(key=lambda s: not s.running)
         state = [(str(path), stamp, _state(content)) for path, (stamp, content) in known.items()]
         tag = hashlib.sha256(repr(sorted(state)).encode()).hexdigest()[:16]
-        return Look(sheets, [content for content in found if isinstance(content, str)], tag)
+        return Look(views, [content for content in found if isinstance(content, str)], tag)
 
     def _folders(self) -> list[Path]:
         try:
@@ -74,39 +74,39 @@ def _stamp(path: Path) -> Stamp:
     return tuple(found)
 
 
-def _read(path: Path) -> Sheet | str:
+def _read(path: Path) -> RunView | str:
     try:
-        return read_sheet(RunFolder(path))
+        return RunView.read(RunFolder(path))
     except FednagError as error:
         return str(error)
     except OSError as error:  # removed while it was being read
         return f"{path}: cannot be read ({error.strerror or error}); check its permissions"
 
 
-def _still(content: Sheet | str) -> Sheet | str:
+def _still(content: RunView | str) -> RunView | str:
     """A run that was running may have been killed: nothing in its files says so."""
     if isinstance(content, str) or not content.running or content.folder is None:
         return content
     if RunFolder(content.folder).is_being_written:
         return content
-    return replace(content, running=False, curve=replace(content.curve, ended="interrupted"))
+    return replace(content, running=False)
 
 
-def _state(content: Sheet | str) -> str:
-    return content if isinstance(content, str) else f"{content.running} {content.curve.ended}"
+def _state(content: RunView | str) -> str:
+    return content if isinstance(content, str) else f"{content.running} {content.ended}"
 
 
-def pace(sheet: Sheet) -> float | None:
+def pace(view: RunView) -> float | None:
     """Rounds a second, lately; None before there is something to tell it from."""
-    recent = sheet.curve.records[-RECENT:]
+    recent = view.records[-RECENT:]
     if len(recent) < 2 or recent[-1].seconds <= recent[0].seconds:
         return None
     return (recent[-1].round - recent[0].round) / (recent[-1].seconds - recent[0].seconds)
 
 
-def seconds_left(sheet: Sheet) -> float | None:
+def seconds_left(view: RunView) -> float | None:
     """Until a run's last round, at its present pace."""
-    speed = pace(sheet)
-    if not sheet.running or not speed or sheet.rounds is None:
+    speed = pace(view)
+    if not view.running or not speed or view.planned is None:
         return None
-    return max(0, sheet.rounds - sheet.curve.records[-1].round) / speed
+    return max(0, view.planned - view.rounds) / speed

@@ -59,9 +59,9 @@ class Server(ThreadingHTTPServer):
             return self._made[1]
 
     def _document(self, look: Look) -> Mapping[str, Any]:
-        sheets = [sheet for sheet in look.sheets if sheet.curve.records]
+        views = [view for view in look.views if view.records]
         root = str(self.follower.root)
-        made = document(sheets, self.target) if sheets else waiting(root)
+        made = document(views, self.target) if views else waiting(root)
         return {**made, "notes": [*look.failed, *made["notes"]], "tag": look.tag}
 
 

@@ -7,7 +7,9 @@ import io
 from collections.abc import Sequence
 from html import escape
 
-from fednag.show.tables import Curve, Row, cells, headings, ranked
+from fednag.runs.statistics import Row, ranked
+from fednag.runs.view import RunView
+from fednag.show.tables import cells, headings
 
 ROWS = 30  # of the table; ``print`` has them all
 LINES = 12  # methods in the chart; more cannot be told apart
@@ -15,9 +17,9 @@ POINTS = 150  # of a line
 LEFT = ("method", "ended")
 
 
-def cell(curves: Sequence[Curve]) -> str:
+def cell(runs: Sequence[RunView]) -> str:
     """Runs as HTML: a row a method, best first, above loss and accuracy as a picture."""
-    rows = ranked(curves)
+    rows = ranked(runs)
     notes = []
     if len(rows) > ROWS:
         notes.append(f"the best {ROWS} of {len(rows)}; print the result to see all")
@@ -25,7 +27,7 @@ def cell(curves: Sequence[Curve]) -> str:
     if len(rows) > LINES:
         notes.append(f"the chart shows the best {LINES}")
     said = "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
-    drawn = [curve for curve in curves if curve.label in best]
+    drawn = [run for run in runs if run.label in best]
     return f"<div>{_table(rows[:ROWS])}{said}{_picture(drawn)}</div>"
 
 
@@ -47,16 +49,16 @@ def _cell(tag: str, heading: str, text: str) -> str:
     return f'<{tag} style="text-align:{side}">{escape(text)}</{tag}>'
 
 
-def _picture(curves: Sequence[Curve]) -> str:
+def _picture(runs: Sequence[RunView]) -> str:
     """An SVG: sharp, and small because lines keep few points; as an image it can run nothing."""
-    if not any(curve.losses or curve.accuracies for curve in curves):
+    if not any(run.values("loss") or run.values("accuracy") for run in runs):
         return ""
     from fednag.show.charts import curves_chart
 
     made = io.StringIO()
-    curves_chart(curves, POINTS).save(made, format="svg")
+    curves_chart(runs, POINTS).save(made, format="svg")
     data = base64.b64encode(made.getvalue().encode()).decode()
-    labels = ", ".join(dict.fromkeys(curve.label for curve in curves))
+    labels = ", ".join(dict.fromkeys(run.label for run in runs))
     return (
         f'<img alt="{escape(f"loss and accuracy of {labels}")}" '
         f'style="max-width:100%;height:auto" src="data:image/svg+xml;base64,{data}">'

@@ -1,0 +1,181 @@
+"""The one reader of runs: what tables, charts, reports, clocks and verdicts know of a run."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from fednag.core.ending import Ending, Kind
+from fednag.core.record import Record
+from fednag.errors import FednagError
+from fednag.runs.folder import OVER, RunFolder
+
+if TYPE_CHECKING:
+    from fednag.runs.outcome import Outcome
+
+AT = r" at iteration (?P<iteration>\d{1,18})"
+# What run.json said of endings before it had a table of them.
+SENTENCES: dict[Kind, str] = {
+    "diverged": rf"diverged{AT}",
+    "patience": rf"no better (?P<measure>.+) in (?P<value>\d+) evaluations?,{AT}",
+    "seconds": rf"(?P<value>\S+) seconds are over{AT}",
+    "target": rf"(?P<measure>.+) (?P<value>\S+) reached{AT}",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RunView:
+    """A run: its records, how it came about, and how it ended."""
+
+    label: str
+    seed: int
+    records: list[Record]
+    ending: Ending | None = None  # None: it is not over
+    running: bool = False  # it is being written; not over and not running: interrupted
+    config: Mapping[str, Any] = field(default_factory=dict)  # the tables of its config.toml
+    info: Mapping[str, Any] = field(default_factory=dict)  # sizes, work, versions: its run.json
+    folder: Path | None = None
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> RunView:
+        """A run's folder, read; raises a sentence if it is damaged."""
+        records, info = folder.records(), folder.info()
+        if "records" in info:
+            folder.verify(info)
+        return cls(
+            label=info["label"],
+            seed=info["seed"],
+            records=records,
+            ending=ending_of(folder, info),
+            running=info.get("status") == "running" and folder.is_being_written,
+            config=_config(folder.config_file),
+            info=info,
+            folder=folder.path,
+        )
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> RunView:
+        """A run that was made in this process."""
+        return cls(
+            label=outcome.label,
+            seed=outcome.experiment.seed,
+            records=outcome.records,
+            ending=outcome.ending,
+            config=outcome.experiment.model_dump(exclude_none=True),
+            info={**outcome.about, "notes": outcome.notes},
+            folder=outcome.folder,
+        )
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in a few words; or that it has not."""
+        if self.ending is None:
+            return "running" if self.running else "interrupted"
+        return str(self.ending)
+
+    @property
+    def diverged(self) -> bool:
+        return self.ending is not None and self.ending.kind == "diverged"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """``section.key`` -> value."""
+        found: dict[str, Any] = {}
+        for section, table in self.config.items():
+            if isinstance(table, dict):
+                found |= {f"{section}.{key}": value for key, value in table.items()}
+            else:
+                found[section] = table
+        return found
+
+    @property
+    def started(self) -> str:
+        return str(self.info.get("started") or "")
+
+    @property
+    def notes(self) -> list[str]:
+        found = self.info.get("notes")
+        return [str(note) for note in found] if isinstance(found, list) else []
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are records of."""
+        return self.records[-1].round if self.records else 0
+
+    @property
+    def planned(self) -> int | None:
+        """How many rounds it was to have."""
+        training = self.config.get("training")
+        try:
+            assert isinstance(training, dict)
+            return -(-int(training["iterations"]) // int(training["tau"]))
+        except (AssertionError, KeyError, TypeError, ValueError, ZeroDivisionError):
+            return None
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that were asked for."""
+        return list(dict.fromkeys(name for record in self.records for name in record.metrics))
+
+    def values(self, measure: str) -> list[float]:
+        """The values of a measure after the first aggregation: w(0) is not a result."""
+        found = [record.measured(measure) for record in self.records if record.round > 0]
+        return [value for value in found if value is not None]
+
+
+def read_views(folders: Iterable[RunFolder]) -> tuple[list[RunView], list[str]]:
+    """(those with records, a sentence for each that cannot be read)."""
+    views, failed = [], []
+    for folder in folders:
+        try:
+            view = RunView.read(folder)
+        except FednagError as error:
+            failed.append(str(error))
+            continue
+        if view.records:
+            views.append(view)
+    return views, failed
+
+
+def ending_of(folder: RunFolder, info: Mapping[str, Any]) -> Ending | None:
+    """How a run ended, by its run.json; None if it is not over.
+
+    An older one has a sentence in place of the table; one that says nothing ended as its status.
+    """
+    status, table, said = (info.get(key) for key in ("status", "ending", "ended"))
+    if status not in OVER:
+        return None
+    if table is not None:
+        try:
+            ending = Ending(**table)
+            str(ending)  # a target without its value cannot be told
+            if ending.kind not in get_args(Kind):
+                raise ValueError(f"no ending is {ending.kind!r}")
+        except (TypeError, ValueError) as error:
+            raise FednagError(
+                f"{folder.info_file}: cannot be read ({error}); restore it, or remove that folder"
+            ) from error
+        return ending
+    for kind, sentence in SENTENCES.items():
+        found = re.fullmatch(sentence, str(said))
+        if found and (kind == "diverged") == (status == "diverged"):
+            parts = found.groupdict()
+            with suppress(ValueError):
+                value = float(parts["value"]) if "value" in parts else None
+                return Ending(kind, int(parts["iteration"]), parts.get("measure"), value)
+    return Ending("diverged" if status == "diverged" else "finished")
+
+
+def _config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise FednagError(f"{path}: cannot be read ({why}); restore it") from error
