@@ -1,0 +1,1 @@
+"""Runs on disk: built from experiment files, executed, resumed, read."""
