@@ -10,6 +10,7 @@ import torch
 
 from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participants, read
+from fednag.config.sections import is_own
 from fednag.core.algorithm import payload
 from fednag.core.record import Record
 from fednag.devices.workload import Workload, from_facts, gradients_of
@@ -65,8 +66,11 @@ def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
     table = raw.get("algorithm")
     name = table.get("name") if isinstance(table, dict) else None
     known = isinstance(name, str) and name in ALGORITHMS
-    # A method made in Python cannot be built, but its records say what it sent.
-    experiment = parse(raw if known else {**raw, "algorithm": {"name": CUSTOM}}, str(folder.path))
+    # A method made in Python cannot be built, and one in a file is not imported only to be read of:
+    # the records say what it sent.
+    named = known or is_own(name)
+    tables = raw if named else {**raw, "algorithm": {"name": CUSTOM}}
+    experiment = parse(tables, str(folder.path), code=False)
     notes: list[str] = []
     try:
         facts = info.get("work")

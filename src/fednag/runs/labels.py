@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,10 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """The tables of a configuration as ``section.key`` -> value."""
     found: dict[str, Any] = {}
     for section, table in config.items():
-        if isinstance(table, dict):
+        if section == "own" and isinstance(table, dict):  # files and their digests
+            digests = " ".join(sorted(map(str, table.values())))
+            found["code"] = hashlib.sha256(digests.encode()).hexdigest()[:8]
+        elif isinstance(table, dict):
             found |= {f"{section}.{key}": value for key, value in table.items()}
         else:
             found[section] = table
