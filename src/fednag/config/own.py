@@ -6,6 +6,7 @@ it imports, are written down with the experiment, so that another text is anothe
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import inspect
@@ -81,9 +82,9 @@ def load(spec: str, field: str, base: Path | None = None) -> Any:
         return getattr(module, name)
     except AttributeError:
         known = sorted(key for key in vars(module) if not key.startswith("_"))
-        hint = nearest(name, known) or _same(name, known)
         raise FednagError(
-            f"{field}: {_shown(place)} has no {plain(name)}{hint}; name something that it defines"
+            f"{field}: {_shown(place)} has no {plain(name)}{_nearest(name, known)}; name something "
+            "that it defines"
         ) from None
 
 
@@ -245,9 +246,11 @@ def checker(cls: type[Any]) -> type[BaseModel]:
     return create_model(cls.__name__, __config__=config, **definitions)
 
 
-def _same(name: str, known: Iterable[str]) -> str:
-    """A name that differs in its capitals alone, which is easily overlooked."""
-    return next((f" (did you mean {one}?)" for one in known if one.lower() == name.lower()), "")
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """As ``nearest``; a class may differ in its capitals alone, which is easily overlooked."""
+    written = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), written, n=1, cutoff=0.6)
+    return f" (did you mean {written[close[0]]}?)" if close else ""
 
 
 def _parts(spec: str, field: str) -> tuple[str, str]:
