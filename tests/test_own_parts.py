@@ -545,3 +545,48 @@ def test_any_frozen_dataclass_can_be_a_part(tmp_path: Path) -> None:
 
 def test_names_of_files_are_not_names_of_parts() -> None:
     assert [is_own(n) for n in ("a.py:B", "a.b:C", "a.py", "cnn", None)] == [True] * 3 + [False] * 2
+
+
+def test_a_flower_app_carries_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on another machine: the files are gone from where they were, and found in the app."""
+    pytest.importorskip("flwr")
+    import tomllib
+    from types import ModuleType
+
+    from fednag.flower.project import flat, run_config, write_app
+    from fednag.flower.settings import read_run_config
+
+    lab = tmp_path / "lab"
+    lab.mkdir()
+    (lab / "rates.py").write_text("RATE = 0.05\n")
+    text = PARTS.replace("import torch\n", "import torch\nfrom rates import RATE\n", 1)
+    (lab / "parts.py").write_text(text.replace("= 0.01", "= RATE"))
+    experiment = parse(
+        {
+            "algorithm": {"name": f"{lab}/parts.py:Mine"},
+            "model": {"name": f"{lab}/parts.py:net", "loss": f"{lab}/parts.py:plain_loss"},
+            "evaluation": {"metrics": ["f1", f"{lab}/parts.py:doubt"]},
+        }
+    )
+    tables = run_config(experiment)
+    here = read_run_config(flat(tables))
+    app = tmp_path / "app"
+    files = {path.relative_to(app).parts[-1] for path in write_app(app, tables)}
+    assert {"parts.py", "rates.py", "pyproject.toml"} <= files
+    for path in lab.iterdir():
+        path.unlink()
+    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    with pytest.raises(FednagError, match="there is no file"):
+        read_run_config(flat(config))
+
+    package = ModuleType("fednag_app")
+    package.__file__ = str(app / "fednag_app" / "__init__.py")
+    monkeypatch.setitem(sys.modules, "fednag_app", package)
+    there = read_run_config(flat(config))
+    assert there.digest == here.digest
+    assert there.experiment.evaluation.own == {"doubt": "lower"}
+    assert there.algorithm.lr == 0.05  # type: ignore[attr-defined]
+    (shipped,) = (app / "fednag_app" / "own").rglob("rates.py")
+    shipped.write_text("RATE = 0.06\n")
+    with pytest.raises(FednagError, match=r"own: .*rates.py is not what it was"):
+        read_run_config(flat(config))
