@@ -343,6 +343,12 @@ def test_code_decides_the_key_and_its_place_does_not(tmp_path: Path) -> None:
     assert keys[0] == keys[1]
     assert keys[0][0] != keys[2][0]
     assert keys[0][1] != keys[2][1]
+    (tmp_path / "a" / "parts.py").write_text(PARTS + "import beside\n")
+    beside = set()
+    for text in ("A = 1\n", "A = 2\n"):  # in a neighbour, and none of the method's numbers
+        (tmp_path / "a" / "beside.py").write_text(text)
+        beside.add(parse({"algorithm": {"name": f"{tmp_path}/a/parts.py:Mine"}}).key)
+    assert len(beside) == 2
     model = parse({"model": {"name": f"{tmp_path}/a/parts.py:net"}}).key
     assert model != parse({"model": {"name": f"{tmp_path}/a/parts.py:Net"}}).key
 
