@@ -28,12 +28,14 @@ class FedPolyak(Algorithm):
         return Vectors(w=local.w + v, v=v)
 
 
-result = fednag.compare(
-    [FedPolyak(), fednag.FedNAG(), fednag.FedAvg()],
-    data="digits",
-    model="logistic",
-    workers=4,
-    tau=10,
-    iterations=200,
-)
-print(result)
+# Not when a command imports it: fednag compare --algorithms own_algorithm.py:FedPolyak
+if __name__ == "__main__":
+    result = fednag.compare(
+        [FedPolyak(), fednag.FedNAG(), fednag.FedAvg()],
+        data="digits",
+        model="logistic",
+        workers=4,
+        tau=10,
+        iterations=200,
+    )
+    print(result)

@@ -150,7 +150,7 @@ def test_every_fleet_field_is_documented() -> None:
 def test_examples_run(script: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = ROOT / "examples" / script
     assert len(path.read_text().splitlines()) < 60
-    runpy.run_path(str(path))
+    runpy.run_path(str(path), run_name="__main__")
     assert expected in capsys.readouterr().out
 
 

@@ -21,7 +21,7 @@ assert "torch._dynamo" not in sys.modules
 
 
 @pytest.mark.parametrize("data", ["digits", "cifar-10"])
-@pytest.mark.parametrize("model", models.NAMES)
+@pytest.mark.parametrize("model", models.MODELS)
 def test_the_count_is_torchs(model: str, data: str) -> None:
     shape, outputs = SHAPES[data]
     module = models.build(model, shape, outputs, 0, None).to("meta")

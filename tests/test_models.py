@@ -122,7 +122,7 @@ def test_resnet18_gn_halves_three_times_and_has_eight_blocks() -> None:
     assert projecting == [False, False, True, False, True, False, True, False]
 
 
-@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("name", models.MODELS)
 def test_the_seed_decides_the_first_weights(name: str) -> None:
     before = torch.random.get_rng_state()
 

@@ -29,6 +29,7 @@ from fednag.config import (
     parse,
     read,
 )
+from fednag.config.own import short as short_name
 from fednag.core.algorithm import Algorithm
 from fednag.data.given import Values
 from fednag.errors import BusyError, FednagError
@@ -242,7 +243,8 @@ def grid(
     for values in product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
         varied = override(raw, point)
-        short = [f"{field.split('.')[-1]}={value}" for field, value in point.items()]
+        shown = [(field.split(".")[-1], value) for field, value in point.items()]
+        short = [f"{k}={short_name(v) if isinstance(v, str) else v}" for k, v in shown]
         for seed in seeds:
             experiment = parse(varied | {"seed": seed}, source)
             label = ",".join(short) or experiment.label

@@ -10,6 +10,8 @@ from torch import nn
 
 from fednag.config import CUSTOM, Experiment, describe
 from fednag.config.messages import nearest
+from fednag.config.own import own_metrics, placed_name, short_names
+from fednag.config.sections import is_own
 from fednag.core import contract
 from fednag.core.algorithm import Algorithm
 from fednag.data.dataset import Dataset
@@ -39,9 +41,10 @@ def labelled(algorithms: Sequence[Method]) -> dict[str, Method]:
     if isinstance(algorithms, str):
         raise FednagError(f"algorithms: give a list, e.g. [{algorithms!r}, 'fedavg']")
     tables = [table_of(method) for method in algorithms]
+    short = short_names(str(table.get("name")) for table in tables)
     found: dict[str, Method] = {}
     for table, method in zip(tables, algorithms, strict=True):
-        label = str(table.get("name"))
+        label = short[str(table.get("name"))]
         alike = [other for other in tables if other.get("name") == table.get("name")]
         differing = [
             f"{key}={number}"
@@ -67,7 +70,7 @@ def table_of(method: Method) -> dict[str, Any]:
         contract.check(method)
         return describe(method)
     if isinstance(method, str):
-        return {"name": method}
+        return {"name": placed_name(method)}
     if isinstance(method, Mapping):
         return dict(method)
     raise FednagError(f"algorithm: {method!r} is not one; give a name or an Algorithm")
@@ -83,7 +86,7 @@ def describe_parts(
     sections: Mapping[str, Any],
 ) -> tuple[Parts, dict[str, Any]]:
     """Objects apart from what a file could say."""
-    parts = Parts(loss=loss)
+    parts = Parts(loss=None if isinstance(loss, str) else loss)
     for key, value in sections.items():
         _check_section(key, value)
     raw: dict[str, Any] = {key: dict(value) for key, value in sections.items()}
@@ -109,6 +112,10 @@ def describe_parts(
         raise FednagError(
             "model: give a name, an nn.Module, a function of the seed that makes one, or a table"
         )
+    if isinstance(loss, str):
+        if raw["model"].get("loss", loss) != loss:
+            raise FednagError("loss: is given twice, also in model; leave one out")
+        raw["model"]["loss"] = loss
     return parts, raw
 
 
@@ -140,6 +147,8 @@ def _metric(name: str, given: object) -> Metric:
     if isinstance(given, Metric):
         return given
     if isinstance(given, str):
+        if is_own(given):
+            return next(iter(own_metrics([given], "metrics").values()))
         if given not in METRICS:
             raise FednagError(
                 f"metrics: {name} is to be {given!r}, and there is no such metric"

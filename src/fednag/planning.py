@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from fednag.algorithms import ALGORITHMS
 from fednag.api import Started, run_all
 from fednag.clock.runs import TimedRun, read_run
 from fednag.clock.summary import Row, replay_runs, times_to_target
-from fednag.config import Experiment, override, parse
+from fednag.config import Experiment, numbers_of, override, parse
 from fednag.config.messages import nearest
+from fednag.config.own import placed_name, short, short_names
+from fednag.config.sections import is_own
 from fednag.devices.durations import duration
 from fednag.devices.fleet import Fleet, load_fleet
 from fednag.errors import FednagError
@@ -204,8 +206,11 @@ def candidates(
     if "clock" in raw:
         raise FednagError("clock: a plan replays runs afterwards; leave [clock] out")
     found = []
+    methods = [placed_name(name) for name in methods]
+    labels = short_names(methods)
     for name, gamma in _variants(methods, gammas):
-        method = name if gamma is None or len(gammas) == 1 else f"{name} gamma={gamma:g}"
+        label = labels[name]
+        method = label if gamma is None or len(gammas) == 1 else f"{label} gamma={gamma:g}"
         for tau in taus:
             changes: dict[str, Any] = {
                 "algorithm.name": name,
@@ -218,7 +223,7 @@ def candidates(
                 changes["algorithm.momentum"] = gamma
             varied = override(raw, changes)
             if isinstance(varied["algorithm"], dict):
-                takes = {"name", *(f.name for f in fields(ALGORITHMS[name]))}  # type: ignore[arg-type]
+                takes = {"name", *numbers_of(name)}
                 varied["algorithm"] = {k: v for k, v in varied["algorithm"].items() if k in takes}
             for seed in seeds:
                 parsed = parse(varied | {"seed": seed}, source)
@@ -262,12 +267,12 @@ def _variants(methods: Sequence[str], gammas: Sequence[float]) -> list[tuple[str
     """Each method with each momentum; one without momentum once."""
     found: list[tuple[str, float | None]] = []
     for name in methods:
-        if name not in ALGORITHMS:
+        if name not in ALGORITHMS and not is_own(name):
             raise FednagError(
                 f"--algorithms {name}: no such method{nearest(name, ALGORITHMS)}; there are "
                 f"{', '.join(ALGORITHMS)}"
             )
-        has = any(f.name == "momentum" for f in fields(ALGORITHMS[name]))  # type: ignore[arg-type]
+        has = "momentum" in numbers_of(name, f"--algorithms {short(name)}")
         found += [(name, gamma) for gamma in gammas] if has else [(name, None)]
     if len(set(found)) < len(found):
         raise FednagError("--algorithms, --gammas: one is there twice; leave it out")

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 from importlib.resources import files
 
 # What their own modules say too, which would load torch; a test compares.
-METHODS = (
-    "fednag",
-    "fedavg",
-    "fedmom",
-    "slowmo",
-    "mimelite",
-    "mime",
-    "fedprox",
-    "scaffold",
-    "fedavgm",
-    "fedadam",
-    "fednag-local",
-    "csgd",
-    "cnag",
-)
 KINDS = ("iid", "classes", "dirichlet", "sizes", "natural")
 SAMPLINGS = ("bootstrap", "recorded", "lognormal")
 
@@ -28,7 +14,7 @@ SAMPLINGS = ("bootstrap", "recorded", "lognormal")
 def methods(incomplete: str) -> list[str]:
     """Several between commas: the last is completed, and those before it are not offered again."""
     *before, last = incomplete.split(",")
-    free = [name for name in METHODS if name not in before]
+    free = [name for name in _keys("algorithms/__init__.py", "ALGORITHMS") if name not in before]
     return [",".join([*before, name]) for name in _starting(last, free)]
 
 
@@ -71,6 +57,20 @@ def figures(incomplete: str) -> list[str]:
         return _starting(incomplete, sorted(_stems(file.name for file in folder().iterdir())))
     except FednagError:
         return []
+
+
+def _keys(file: str, registry: str) -> list[str]:
+    """The names in a registry, read and not imported."""
+    tree = ast.parse((files("fednag") / file).read_text(encoding="utf-8"))
+    for node in tree.body:
+        if (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and node.target.id == registry
+            and isinstance(node.value, ast.Dict)
+        ):
+            return [str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)]
+    return []
 
 
 def _stems(names: Iterable[str]) -> list[str]:

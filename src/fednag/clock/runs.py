@@ -11,6 +11,7 @@ import torch
 
 from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participants, read
+from fednag.config.sections import is_own
 from fednag.devices.workload import Stage, Workload, from_facts, stages_of
 from fednag.errors import FednagError
 from fednag.problems.flops import named_flops
@@ -62,8 +63,11 @@ def timed_run(view: RunView, flops: float | None = None) -> TimedRun:
     table = raw.get("algorithm")
     name = table.get("name") if isinstance(table, dict) else None
     known = isinstance(name, str) and name in ALGORITHMS
-    # A method made in Python cannot be built, but its records say what it sent.
-    experiment = parse(raw if known else {**raw, "algorithm": {"name": CUSTOM}}, str(folder.path))
+    # A method made in Python cannot be built, and one in a file is not imported only to be read of:
+    # the records say what it sent.
+    named = known or is_own(name)
+    tables = raw if named else {**raw, "algorithm": {"name": CUSTOM}}
+    experiment = parse(tables, str(folder.path), code=False)
     assumed: list[str] = []
     try:
         facts = view.info.get("work")

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from fednag.algorithms import ALGORITHMS
 from fednag.config.keys import Key, keys_of
 from fednag.config.measures import check_measures
 from fednag.config.messages import cut, explain, nearest, plain
-from fednag.config.paths import placed
+from fednag.config.own import (
+    build_part,
+    checker,
+    class_of,
+    files_of,
+    own_loss,
+    own_metrics,
+    own_model,
+    placed_name,
+    short,
+    short_names,
+)
+from fednag.config.paths import placed, with_code
+from fednag.config.sections import CUSTOM as CUSTOM
 from fednag.config.sections import (
     ONLY_WITH,
-    STRICT,
     Checkpoint,
     Clock,
     Data,
@@ -29,14 +41,15 @@ from fednag.config.sections import (
     Split,
     Stop,
     Training,
+    is_own,
 )
 from fednag.config.values import assignments as assignments
 from fednag.config.values import value as value
 from fednag.config.values import values as values
+from fednag.core import contract
 from fednag.core.algorithm import Algorithm
 from fednag.errors import FednagError
 
-CUSTOM = "custom"  # marks a part that came from Python and cannot be rebuilt from a file
 DEFAULT = "fednag"
 
 
@@ -55,6 +68,8 @@ class Experiment(Section):
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
     clock: Clock = Clock()
+    # The files that parts of the user's own are made from, and their digests. Filled in.
+    own: dict[str, str] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
@@ -89,7 +104,9 @@ class Experiment(Section):
         return self
 
     def toml(self) -> str:
-        return tomli_w.dumps(self.model_dump(exclude_none=True))
+        content = self.model_dump(exclude_none=True)
+        given = {key: number for key, number in self.algorithm.items() if number is not None}
+        return tomli_w.dumps({**content, "algorithm": given})
 
     @property
     def all_keys(self) -> tuple[Key, ...]:
@@ -108,26 +125,69 @@ class Experiment(Section):
 
     @property
     def label(self) -> str:
-        return str(self.algorithm["name"])
+        return short(str(self.algorithm["name"]))
 
     @property
     def workers(self) -> int | None:
-        """Who trains: one where a shipped method is centralised, whatever the split."""
-        method = ALGORITHMS.get(self.label)
-        return 1 if method and method.pooled else self.split.workers
+        """Who trains: one where a method is known to be centralised, whatever the split."""
+        name = self.algorithm["name"]
+        known = name in ALGORITHMS or (is_own(name) and self.own)
+        return 1 if known and method_of(name).pooled else self.split.workers
 
 
-def parse(raw: Mapping[str, Any], source: str = "experiment") -> Experiment:
-    """A checked experiment, its algorithm's numbers filled in; ``source`` names it in errors."""
+def parse(raw: Mapping[str, Any], source: str = "experiment", code: bool = True) -> Experiment:
+    """A checked experiment, its algorithm's numbers filled in; ``source`` names it in errors.
+
+    Without ``code``, no file of the user's own is imported: to read of a run is not to run it.
+    """
     try:
-        experiment = Experiment.model_validate(dict(raw))
+        experiment = Experiment.model_validate(with_code(raw))
     except ValidationError as error:
         raise FednagError(f"{source}: {explain(error, Experiment)}") from None
-    if experiment.algorithm.get("name") == CUSTOM:
-        return experiment
     # A file for `compare` may give shared numbers without a name; `run` then takes the default.
-    algorithm = build_algorithm({"name": DEFAULT, **experiment.algorithm}, source)
-    return experiment.model_copy(update={"algorithm": describe(algorithm)})
+    table = {"name": DEFAULT, **experiment.algorithm}
+    if table["name"] != CUSTOM and (code or not is_own(table["name"])):
+        algorithm = build_algorithm(table, source)
+        numbers = {**describe(algorithm), "name": table["name"]}
+        _check_writable(numbers, source)
+        experiment = experiment.model_copy(update={"algorithm": numbers})
+    return _with_files(experiment, source) if code else experiment
+
+
+def _with_files(experiment: Experiment, source: str) -> Experiment:
+    """The experiment with the digests of the user's own files; refused if they have changed."""
+    model, evaluation = experiment.model, experiment.evaluation
+    own_model(model.name, f"{source}: model.name")
+    own_loss(model.loss, f"{source}: model.loss")
+    metrics = own_metrics(evaluation.metrics or (), f"{source}: evaluation.metrics")
+    named = [experiment.algorithm.get("name"), model.name, model.loss, *(evaluation.metrics or ())]
+    files: dict[str, str] = {}
+    for name in named:
+        if is_own(name):
+            files |= files_of(str(name), source)
+    if not files:
+        return experiment.model_copy(update={"own": None}) if experiment.own else experiment
+    for file, digest in files.items():
+        if (experiment.own or {}).get(file, digest) != digest:
+            raise FednagError(
+                f"{source}: own: {file} is not what it was when this run began; restore it, or "
+                "start a new run from a file without [own]"
+            )
+    better = (evaluation.own or {}) | {name: metric.better for name, metric in metrics.items()}
+    filled = evaluation.model_copy(update={"own": better or None})
+    return experiment.model_copy(update={"own": files, "evaluation": filled})
+
+
+def _check_writable(table: Mapping[str, Any], source: str) -> None:
+    """A run's settings are written down: numbers that TOML cannot hold would be lost."""
+    for key, number in table.items():
+        try:
+            tomli_w.dumps({key: "" if number is None else number})
+        except (TypeError, ValueError):
+            raise FednagError(
+                f"{source}: algorithm.{key}: {cut(number)} cannot be written to a file; use "
+                "numbers, texts and lists"
+            ) from None
 
 
 def participants(experiment: Experiment, workers: int) -> int:
@@ -165,9 +225,9 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     """``raw`` with ``section.key`` (or top-level ``key``) set to new values, paths from here."""
     result: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
     name, table = settings.get("algorithm.name"), result.get("algorithm")
-    if isinstance(name, str) and name in ALGORITHMS and isinstance(table, dict):
+    if isinstance(name, str) and (name in ALGORITHMS or is_own(name)) and isinstance(table, dict):
         # The file's numbers were meant for its own method: keep those the new one has too.
-        takes = {"name", *(f.name for f in fields(ALGORITHMS[name]))}  # type: ignore[arg-type]
+        takes = {"name", *numbers_of(name)}
         result["algorithm"] = {key: number for key, number in table.items() if key in takes}
     for (section, option), (key, needed) in ONLY_WITH.items():
         # Likewise what goes only with the choice that is being replaced.
@@ -204,15 +264,21 @@ def methods(
     if not isinstance(listed, list):
         raise FednagError(f'{source}: algorithms: write a list, e.g. ["fednag", "fedavg"]')
     found: dict[str, dict[str, Any]] = {}
-    for entry in listed:
-        own = dict(entry) if isinstance(entry, dict) else {"name": entry}
-        name = own.get("name")
-        if not isinstance(name, str):
+    tables = [dict(entry) if isinstance(entry, dict) else {"name": entry} for entry in listed]
+    for own, entry in zip(tables, listed, strict=True):
+        if not isinstance(own.get("name"), str):
             raise FednagError(
                 f"{source}: algorithms: {cut(entry)} does not name a method; "
                 'write e.g. "fedavg" or {name = "fedavg", lr = 0.1}'
             )
-        takes = {f.name for f in fields(ALGORITHMS[name])} if name in ALGORITHMS else set()  # type: ignore[arg-type]
+        own["name"] = placed_name(own["name"])
+    labels = short_names(own["name"] for own in tables)
+    known = {f.name for cls in ALGORITHMS.values() for f in fields(cls)}  # type: ignore[arg-type]
+    for own in tables:
+        name = labels[own["name"]]
+        is_known = own["name"] in ALGORITHMS or is_own(own["name"])
+        takes = numbers_of(own["name"], f"{source}: algorithm.name") if is_known else set()
+        known |= takes
         numbers = {key: number for key, number in shared.items() if key in takes}
         changed = ",".join(f"{k}={v}" for k, v in own.items() if k != "name")
         label = f"{name}({changed})" if name in found and changed else name
@@ -221,7 +287,6 @@ def methods(
         found[label] = {**raw, "algorithm": {**numbers, **own}}
     for experiment in found.values():
         experiment.pop("algorithms", None)
-    known = {f.name for cls in ALGORITHMS.values() for f in fields(cls)}  # type: ignore[arg-type]
     for key in shared:
         if key not in known | {"name"}:
             raise FednagError(
@@ -232,27 +297,36 @@ def methods(
 
 def build_algorithm(table: Mapping[str, Any], source: str = "experiment") -> Algorithm:
     """The algorithm an ``[algorithm]`` table describes."""
-    name = table.get("name", "fednag")
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        hint = nearest(str(name), ALGORITHMS)
-        # Someone who names a module or a class has a method of their own in mind.
-        own = "; methods of your own run from Python" if {*":."} & {*str(name)} else ""
-        raise FednagError(
-            f"{source}: algorithm.name: no algorithm {name!r}{hint}; "
-            f"there are {', '.join(ALGORITHMS)}{own}"
-        )
-    cls = ALGORITHMS[name]
-    model = _checker(cls)
-    try:
-        checked = model.model_validate({k: v for k, v in table.items() if k != "name"})
-    except ValidationError as error:
-        raise FednagError(f"{source}: {explain(error, model, ('algorithm',))}") from None
-    return cls(**checked.model_dump())
+    table = {"name": DEFAULT, **table}
+    algorithm: Algorithm = build_part(
+        table,
+        ALGORITHMS,
+        Algorithm,  # type: ignore[type-abstract]
+        "algorithm",
+        "name",
+        source,
+    )
+    if is_own(table["name"]):
+        try:
+            contract.check(algorithm)
+        except FednagError as error:
+            raise FednagError(f"{source}: algorithm.name: {error}") from None
+    return algorithm
+
+
+def method_of(name: object, field: str = "algorithm.name") -> type[Algorithm]:
+    """The class of a method, shipped or in a file of the user's own."""
+    return class_of(name, ALGORITHMS, Algorithm, field)  # type: ignore[type-abstract]
+
+
+def numbers_of(name: object, field: str = "algorithm.name") -> set[str]:
+    """The names of a method's numbers."""
+    return {f.name for f in fields(method_of(name, field))}  # type: ignore[arg-type]
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
     """The same checks for an algorithm made in Python."""
-    model = _checker(type(algorithm))
+    model = checker(type(algorithm))
     try:
         model.model_validate(asdict(algorithm))  # type: ignore[call-overload]
     except ValidationError as error:
@@ -264,13 +338,3 @@ def describe(algorithm: Algorithm) -> dict[str, Any]:
     names = {cls: name for name, cls in ALGORITHMS.items()}
     name = names.get(type(algorithm), type(algorithm).__name__)
     return {"name": name, **asdict(algorithm)}  # type: ignore[call-overload]
-
-
-def _checker(cls: type[Algorithm]) -> type[BaseModel]:
-    hints = get_type_hints(cls, include_extras=True)
-    definitions: dict[str, Any] = {}
-    for field in fields(cls):  # type: ignore[arg-type]
-        default = ... if field.default is MISSING else field.default
-        definitions[field.name] = (hints[field.name], default)
-    config = ConfigDict(**STRICT, arbitrary_types_allowed=True)
-    return create_model(cls.__name__, __config__=config, **definitions)

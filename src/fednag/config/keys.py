@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from fednag.algorithms import ALGORITHMS
+from fednag.config.own import place_of, short
+from fednag.config.sections import is_own
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
@@ -38,6 +40,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "clock": ("deadline", "digest"),
 }
 FIRST_LEFT_OUT_UNSET = ("path", "target", "owner", "test_path", "test_share")  # of data
+# Not among them is fednag-local, which 0.1.0 trained wrongly.
 FIRST_NUMBERS: dict[str, tuple[str, ...]] = {
     "fednag": ("lr", "momentum"),
     "fedavg": ("lr",),
@@ -49,7 +52,6 @@ FIRST_NUMBERS: dict[str, tuple[str, ...]] = {
     "scaffold": ("lr", "server_lr"),
     "fedavgm": ("lr", "momentum", "server_lr"),
     "fedadam": ("lr", "momentum", "second", "server_lr", "adaptivity"),
-    "fednag-local": ("lr", "momentum"),
     "csgd": ("lr",),
     "cnag": ("lr", "momentum"),
 }
@@ -71,6 +73,8 @@ def keys_of(experiment: Experiment) -> tuple[Key, ...]:
     given = experiment.model_dump(mode="json", exclude=IDLE)
     if experiment.clock.fleet is None:  # then the section decides nothing
         del given["clock"]
+    if digests := given.get("own"):
+        given = _by_digest(given, digests)
     chosen = _chosen(given, _defaults(experiment))
     if chosen["algorithm"]["name"] in ALGORITHMS:
         # From Python a number may be 1 that is 1.0 once it has been in a file: it is the same run.
@@ -82,6 +86,25 @@ def keys_of(experiment: Experiment) -> tuple[Key, ...]:
     if first := _first(given, chosen):
         contents.append(first)
     return tuple(Key(_hash(_without_chunk(one))[:8], _hash(one)) for one in contents)
+
+
+def _by_digest(given: dict[str, Any], digests: Mapping[str, str]) -> dict[str, Any]:
+    """Code is known by its digest, wherever it lies."""
+
+    def known(name: Any) -> Any:
+        digest = digests.get(place_of(name)) if is_own(name) else None
+        return f"{digest}:{short(name)}" if digest else name
+
+    found = {**given, "own": sorted(digests.values())}
+    named = {"algorithm": ("name",), "model": ("name", "loss")}
+    for section, options in named.items():
+        found[section] = {
+            **given[section],
+            **{key: known(given[section].get(key)) for key in options},
+        }
+    metrics = given["evaluation"]["metrics"]
+    listed = metrics and [known(name) for name in metrics]
+    return {**found, "evaluation": {**given["evaluation"], "metrics": listed}}
 
 
 def _defaults(experiment: Experiment) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: tuple[str, .
     elif first["type"] == "missing":
         text = f"{name}: is missing; give it a value"
     elif first["type"] == "literal_error":
-        expected = str(context["expected"]).replace(" or 'custom'", "")
+        expected = str(context["expected"])
         known = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
         hint = nearest(str(first.get("input"))[:100], known)
         text = f"{name}: {given} is not allowed{hint}; use {expected}"

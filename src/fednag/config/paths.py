@@ -7,13 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fednag.config.own import placed_name
+
 FILES = (("data", "path"), ("data", "test_path"))
 FLEET = ("clock", "fleet")
+# Fields that may name a part of the user's own.
+PARTS = (
+    ("algorithm", "name"),
+    ("model", "name"),
+    ("model", "loss"),
+    ("evaluation", "metrics"),
+)
 
 
 def placed(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
     """``raw`` with absolute paths: from ``folder`` if something is there, else from here."""
-    result = dict(raw)
+    result = with_code(raw, folder)
     for section, key in (*FILES, FLEET):
         table = result.get(section)
         given = table.get(key) if isinstance(table, dict) else None
@@ -21,6 +30,26 @@ def placed(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]
             continue
         found = _place(given, folder, (section, key) == FLEET)
         result[section] = {**result[section], key: found}
+    return result
+
+
+def with_code(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """``raw`` with absolute paths to parts of the user's own, ``my_file.py:Name``."""
+    result = dict(raw)
+    for section, key in PARTS:
+        table = result.get(section)
+        given = table.get(key) if isinstance(table, dict) else None
+        if isinstance(given, list | tuple):
+            result[section] = {**result[section], key: [placed_name(g, folder) for g in given]}
+        elif given is not None:
+            result[section] = {**result[section], key: placed_name(given, folder)}
+    if isinstance(listed := result.get("algorithms"), list):
+        result["algorithms"] = [
+            {**entry, "name": placed_name(entry["name"], folder)}
+            if isinstance(entry, dict) and "name" in entry
+            else placed_name(entry, folder)
+            for entry in listed
+        ]
     return result
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from fednag.data import sets
+from fednag.problems import losses, models
 
 # Larger numbers are slips of the hand, and fail late: memory full, or a run that never ends.
 MANY = 10**9
@@ -15,14 +20,34 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+# What marks a part that came from Python and cannot be rebuilt from a file.
+CUSTOM = "custom"
+
+
+def one_of(names: Collection[str], own: bool = False, python: bool = True) -> BeforeValidator:
+    """A field that names one of these; with ``own`` or a part in a file, with ``python`` CUSTOM."""
+
+    def check(given: object) -> object:
+        known = given in names if isinstance(given, str) else False
+        if known or (python and given == CUSTOM) or (own and is_own(given)):
+            return given
+        listed = ", ".join(map(repr, names))
+        raise PydanticCustomError("literal_error", "unknown name", {"expected": listed})
+
+    return BeforeValidator(check)
+
+
+def is_own(name: object) -> bool:
+    """Whether a name is one of a part in a file or a module of the user's."""
+    return isinstance(name, str) and (":" in name or name.endswith(".py"))
+
+
 class Section(BaseModel):
     model_config = STRICT
 
 
 class Data(Section):
-    name: Literal[
-        "digits", "synthetic", "mnist", "fashion-mnist", "cifar-10", "cifar-100", "file", "custom"
-    ] = "digits"
+    name: Annotated[str, one_of((*sets.NAMES, "file"))] = "digits"
     path: str | None = Field(None, min_length=1)
     target: str | None = Field(None, min_length=1)
     owner: str | None = Field(None, min_length=1)
@@ -46,18 +71,9 @@ class Split(Section):
 
 
 class Model(Section):
-    name: Literal[
-        "linear",
-        "logistic",
-        "mlp",
-        "cnn",
-        "vgg16",
-        "vgg16-gn",
-        "vgg16-bn",
-        "resnet20",
-        "resnet18-gn",
-        "custom",
-    ] = "cnn"
+    name: Annotated[str, one_of(models.MODELS, own=True)] = "cnn"
+    # None: the one that the model is usually trained with.
+    loss: Annotated[str, one_of(losses.LOSSES, own=True, python=False)] | None = None
     hidden: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] | None = Field(None, strict=False)
     batch_norm: Literal["averaged", "local", "frozen"] = "averaged"
 
@@ -75,7 +91,7 @@ class Evaluation(Section):
     samples: CountOrZero = 0
     per_worker: bool = False
     metrics: tuple[str, ...] | None = Field(None, strict=False)
-    # Metrics of the user's own, from Python: which values are better. Filled in there.
+    # Metrics of the user's own: which values are better. Filled in.
     own: dict[Name, Literal["higher", "lower"]] | None = None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ import tomli_w
 
 from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment
+from fednag.config.own import files_of, place_of, short
+from fednag.config.paths import PARTS
+from fednag.config.sections import is_own
 from fednag.errors import FednagError
-from fednag.flower.settings import SILOS, Flower, read_run_config
+from fednag.flower.settings import PACKAGE, SILOS, Flower, read_run_config
 
-PACKAGE = "fednag_app"
 CLIENT = '"""What a silo runs."""\n\nfrom fednag.flower.client import app\n\n__all__ = ["app"]\n'
 SERVER = (
     '"""What the server runs."""\n\nfrom fednag.flower.server import app\n\n__all__ = ["app"]\n'
@@ -64,7 +68,10 @@ def run_config(experiment: Experiment, flower: Mapping[str, Any] | None = None) 
     if tables["data"]["name"] == CUSTOM:
         tables["data"]["name"] = SILOS
     numbers = {f.name: "" for cls in ALGORITHMS.values() for f in fields(cls)}  # type: ignore[arg-type]
-    tables["algorithm"] = {"name": "", **numbers, **experiment.algorithm}
+    chosen = {key: _single(number) for key, number in experiment.algorithm.items()}
+    tables["algorithm"] = {"name": "", **numbers, **chosen}
+    if experiment.own:
+        tables["own"] = dict(experiment.own)
     own = {**Flower().model_dump(), **(flower or {})}
     tables["flower"] = {key.replace("_", "-"): given for key, given in own.items()}
     return tables
@@ -74,7 +81,8 @@ def _single(given: Any) -> Any:
     if given is None:
         return ""
     if isinstance(given, Mapping):
-        return "{" + ", ".join(f"{key} = {number}" for key, number in given.items()) + "}"
+        shown = {k: json.dumps(v) if isinstance(v, str) else v for k, v in given.items()}
+        return "{" + ", ".join(f"{key} = {number}" for key, number in shown.items()) + "}"
     return str(list(given)) if isinstance(given, list | tuple) else given
 
 
@@ -94,24 +102,65 @@ def write_app(
 ) -> list[Path]:
     """A Flower app in ``folder``, which must be new or empty; the files it is made of."""
     deployment = read_run_config(flat(tables))  # what cannot run is not written
+    tables, shipped = with_shipped(tables, deployment.experiment)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise FednagError(f"{folder}: is not empty; choose a new folder")
         name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "fednag-app"
-        (folder / PACKAGE).mkdir()
-        files = {
+        files: dict[str, str | bytes] = {
             "pyproject.toml": tomli_w.dumps(_project(name, tables)),
             "README.md": README.format(name=name, connection=connection, silos=deployment.silos),
             f"{PACKAGE}/__init__.py": f'"""{name}: fednag on Flower."""\n',
             f"{PACKAGE}/client_app.py": CLIENT,
             f"{PACKAGE}/server_app.py": SERVER,
         }
+        files |= {f"{PACKAGE}/{path}": content for path, content in shipped.items()}
         for path, content in files.items():
-            (folder / path).write_text(content, encoding="utf-8")
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content if isinstance(content, bytes) else content.encode())
     except OSError as error:
         raise FednagError(f"{folder}: cannot be written ({error.strerror})") from error
     return [folder / path for path in files]
+
+
+def with_shipped(
+    tables: Mapping[str, Any], experiment: Experiment
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The tables with paths inside the app, and the user's own files to be put there.
+
+    Each part is in a folder of its own, beside the neighbours it imports, so that files of one name
+    do not meet. Silos compare the digests with those in the tables.
+    """
+    changed: dict[str, Any] = {
+        key: dict(t) if isinstance(t, Mapping) else t for key, t in tables.items()
+    }
+    names, digests, contents = {}, {}, {}
+    for spec in (
+        experiment.algorithm["name"],
+        experiment.model.name,
+        experiment.model.loss,
+        *(experiment.evaluation.metrics or ()),
+    ):
+        if not is_own(spec) or not (place := place_of(spec)).endswith(".py"):
+            continue
+        found = files_of(spec, "own")
+        folder = f"own/{sha256(''.join(found.values()).encode()).hexdigest()[:12]}"
+        for file, digest in found.items():
+            path = f"{folder}/{Path(file).relative_to(Path(place).parent).as_posix()}"
+            digests[path], contents[path] = digest, Path(file).read_bytes()
+        names[spec] = f"{folder}/{Path(place).name}:{short(spec)}"
+    if not names:
+        return changed, {}
+    for section, key in PARTS:
+        given = tables[section].get(key, "")
+        if given in names:
+            changed[section][key] = names[given]
+    metrics = experiment.evaluation.metrics or ()
+    changed["evaluation"]["metrics"] = _single([names.get(m, m) for m in metrics] or None)
+    kept = {k: v for k, v in (experiment.own or {}).items() if not k.endswith(".py")}
+    changed["own"] = kept | digests
+    return changed, contents
 
 
 def _project(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:

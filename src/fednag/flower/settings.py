@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
@@ -25,7 +27,9 @@ from fednag.config import (
     value,
 )
 from fednag.config.messages import explain
+from fednag.config.own import placed_name
 from fednag.config.parts import scheme_of
+from fednag.config.paths import with_code
 from fednag.config.sections import Section
 from fednag.core.algorithm import Algorithm
 from fednag.core.loop import Scheme
@@ -33,6 +37,7 @@ from fednag.errors import FednagError
 
 SILOS = "silos"  # the name of data that every silo brings itself
 SOURCE = "run config"
+PACKAGE = "fednag_app"  # of an app that `fednag flower init` writes
 MOST_SAMPLES = 10_000_000
 
 
@@ -168,6 +173,12 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
         if not isinstance(raw[section], dict):
             raise FednagError(f"{SOURCE}: {section}: is a table; write e.g. {section}.key")
     rounds = raw.pop("rounds", None)
+    # The user's own files come with the app, wherever Flower has put it on this machine.
+    home = getattr(sys.modules.get(PACKAGE), "__file__", None)
+    folder = Path(home).parent if home else None
+    raw = with_code(raw, folder)
+    if "own" in raw:
+        raw["own"] = {placed_name(f"{k}:_", folder)[:-2]: v for k, v in raw["own"].items()}
     data, table = raw.get("data", {}), raw.get("algorithm", {})
     if data.get("name") == SILOS:
         raw["data"] = {**data, "name": CUSTOM}

@@ -78,7 +78,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @cache
 def named_flops(model: str, data: str, hidden: tuple[int, ...] | None = None) -> float | None:
     """The same for a model and data set known by name; nothing is loaded or computed."""
-    if model not in models.NAMES or data not in SHAPES:
+    if model not in models.MODELS or data not in SHAPES:
         return None
     shape, outputs = SHAPES[data]
     module = models.build(model, shape, outputs, 0, hidden).to("meta")

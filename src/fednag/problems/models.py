@@ -17,8 +17,6 @@ from torch.nn import functional
 from fednag.errors import FednagError
 
 OF_IMAGES = ("cnn", "vgg16", "vgg16-gn", "vgg16-bn", "resnet20", "resnet18-gn")
-NAMES = ("linear", "logistic", "mlp", *OF_IMAGES)
-
 VGG16_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 GROUPS = 32  # of channels that group normalisation takes together
 
@@ -170,6 +168,41 @@ def dense(widths: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+Make = Callable[[tuple[int, ...], int, Sequence[int] | None], nn.Module]
+"""(shape of a sample, outputs, widths of hidden layers) -> a model."""
+
+
+def _linear(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] | None) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), outputs))
+
+
+def _mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] | None) -> nn.Module:
+    widths = (200, 200) if hidden is None else hidden
+    return nn.Sequential(nn.Flatten(), *dense([prod(shape), *widths, outputs]))
+
+
+def _resnet20(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] | None) -> nn.Module:
+    return ResNet(shape, outputs, (16, 32, 64), 3, nn.BatchNorm2d, projects=False)
+
+
+def _resnet18(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] | None) -> nn.Module:
+    return ResNet(shape, outputs, (64, 128, 256, 512), 2, by_group, projects=True)
+
+
+# The only list of models' names.
+MODELS: dict[str, Make] = {
+    "linear": _linear,
+    "logistic": _linear,
+    "mlp": _mlp,
+    "cnn": lambda shape, outputs, hidden: CNN(shape, outputs, hidden or ()),
+    "vgg16": lambda shape, outputs, hidden: VGG16(shape, outputs),
+    "vgg16-gn": lambda shape, outputs, hidden: VGG16(shape, outputs, by_group),
+    "vgg16-bn": lambda shape, outputs, hidden: VGG16(shape, outputs, nn.BatchNorm2d),
+    "resnet20": _resnet20,
+    "resnet18-gn": _resnet18,
+}
+
+
 def build(
     name: str, shape: tuple[int, ...], outputs: int, seed: int, hidden: Sequence[int] | None = None
 ) -> nn.Module:
@@ -181,27 +214,11 @@ def build(
         )
     if hidden is not None and name not in ("mlp", "cnn"):
         raise FednagError(f"model.hidden: {name} has no hidden layers to size; leave it out")
-    features = prod(shape)
+    if name not in MODELS:
+        raise FednagError(f"model.name: no model {name!r}; there are {', '.join(MODELS)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if name in ("linear", "logistic"):
-            return nn.Sequential(nn.Flatten(), nn.Linear(features, outputs))
-        if name == "mlp":
-            widths = [200, 200] if hidden is None else list(hidden)
-            return nn.Sequential(nn.Flatten(), *dense([features, *widths, outputs]))
-        if name == "cnn":
-            return CNN(shape, outputs, hidden or ())
-        if name == "vgg16":
-            return VGG16(shape, outputs)
-        if name == "vgg16-gn":
-            return VGG16(shape, outputs, by_group)
-        if name == "vgg16-bn":
-            return VGG16(shape, outputs, nn.BatchNorm2d)
-        if name == "resnet20":
-            return ResNet(shape, outputs, (16, 32, 64), 3, nn.BatchNorm2d, projects=False)
-        if name == "resnet18-gn":
-            return ResNet(shape, outputs, (64, 128, 256, 512), 2, by_group, projects=True)
-    raise FednagError(f"model.name: no model {name!r}; there are {', '.join(NAMES)}")
+        return MODELS[name](shape, outputs, hidden)
 
 
 def loss_of(name: str) -> str:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from fednag.compute.threads import one_thread
 from fednag.config import CUSTOM, Experiment, build_algorithm, participants
+from fednag.config.own import own_loss, own_metrics, own_model
 from fednag.config.parts import scheme_of
-from fednag.config.sections import Data, Evaluation, Split, Stop
+from fednag.config.sections import Data, Evaluation, Split, Stop, is_own
 from fednag.core.algorithm import Algorithm
 from fednag.core.keys import Draws
 from fednag.data import partition, tables
@@ -57,14 +58,15 @@ class Builder:
 
     parts: Parts = field(default_factory=Parts)
     _made: dict[str, Any] = field(default_factory=dict)
-    _modules: dict[int, nn.Module] = field(default_factory=dict)  # a factory's, by seed
+    # A factory's, by its name and the seed.
+    _modules: dict[tuple[str, int], nn.Module] = field(default_factory=dict)
     _told: bool = False  # that a chunk was chosen by timing: once for all runs
 
     def plan(
         self, experiment: Experiment, algorithm: Algorithm | None = None
     ) -> tuple[Experiment, Plan, list[str]]:
         """(the experiment with every choice made, its plan, notes for the user)."""
-        if algorithm is None and experiment.label == CUSTOM:
+        if algorithm is None and experiment.algorithm.get("name") == CUSTOM:
             raise FednagError(
                 "algorithm.name: the method of this run was a Python object; run it from Python"
             )
@@ -110,7 +112,7 @@ class Builder:
             ),
         )
         notes = list(choice.notes)
-        if self.parts.several_seeds and isinstance(self.parts.module, nn.Module):
+        if self.parts.several_seeds and isinstance(self._given_module(experiment), nn.Module):
             notes.append(
                 "model: all seeds start from the weights of this one module; give a function of "
                 "the seed for weights of their own, e.g. model=lambda seed: Net()"
@@ -161,7 +163,7 @@ class Builder:
     def _dataset(self, experiment: Experiment) -> Dataset:
         if self.parts.dataset is not None:
             return self.parts.dataset
-        parts = ["data", experiment.data, experiment.seed]
+        parts = ["data", experiment.data, experiment.seed, experiment.model.loss]
         return self._once(parts, lambda: load(experiment, self.parts.loss))
 
     def problem(self, experiment: Experiment, dataset: Dataset, device: str) -> Problem:
@@ -169,7 +171,7 @@ class Builder:
 
         def make() -> Problem:
             model = experiment.model
-            module, loss = self._own_module(experiment.seed), self.parts.loss
+            module, loss = self._own_module(experiment), loss_given(experiment, self.parts.loss)
             own = module is not None
             if module is None:
                 if model.name == CUSTOM:
@@ -195,7 +197,7 @@ class Builder:
                 dtype=getattr(torch, experiment.engine.dtype),
                 standardise=experiment.data.standardise,
                 batch_norm=model.batch_norm,
-                known=self.parts.module is None and isinstance(loss, str),
+                known=not own and isinstance(loss, str),
                 recorded=experiment.engine.recorded,
             )
             with one_thread():
@@ -211,15 +213,28 @@ class Builder:
 
         return self._once(["problem", *self._parts(experiment, device)], make)
 
-    def _own_module(self, seed: int) -> nn.Module | None:
-        """The module given from Python, for this seed."""
-        given = self.parts.module
+    def _given_module(self, experiment: Experiment) -> nn.Module | Factory | None:
+        """A model of the user's own, from Python or a file."""
+        model = experiment.model
+        if self.parts.module is not None or not is_own(model.name):
+            return self.parts.module
+        if model.hidden is not None:
+            raise FednagError(
+                "model.hidden: a model of your own sizes its layers itself; leave it out"
+            )
+        found: nn.Module | Factory = own_model(model.name, "model.name")
+        return found
+
+    def _own_module(self, experiment: Experiment) -> nn.Module | None:
+        """The user's own module, for the experiment's seed."""
+        given, seed = self._given_module(experiment), experiment.seed
         if given is None or isinstance(given, nn.Module):
             return given
         # Once a seed: methods that are compared start from the same weights, whatever it draws on.
-        if seed not in self._modules:
-            self._modules[seed] = made(given, seed)
-        return self._modules[seed]
+        key = experiment.model.name, seed
+        if key not in self._modules:
+            self._modules[key] = made(given, seed)
+        return self._modules[key]
 
     def _parts(self, experiment: Experiment, device: str) -> list[Any]:
         """What a problem is made of."""
@@ -260,8 +275,9 @@ def of_integers(given: Callable[..., Problem], dataset: Dataset, standardise: bo
 
 
 def load(experiment: Experiment, loss: str | Loss | None = None) -> Dataset:
-    """The data set a file names; a loss from Python decides whether whole numbers are classes."""
+    """The data set a file names; a loss that is given decides whether whole numbers are classes."""
     section: Data = experiment.data
+    loss = loss_given(experiment, loss)
     if section.name == CUSTOM:
         raise FednagError("data.name: the data of this run were Python tensors; run it from Python")
     if section.name == "file":
@@ -289,10 +305,21 @@ def load(experiment: Experiment, loss: str | Loss | None = None) -> Dataset:
     return data.load(section.name, seed=experiment.seed, **options)
 
 
+def loss_given(experiment: Experiment, loss: str | Loss | None = None) -> str | Loss | None:
+    """The loss from Python, or that of the file; None: the model's usual one."""
+    if loss is not None:
+        return loss
+    found: str | Loss | None = own_loss(experiment.model.loss, "model.loss")
+    return found
+
+
 def metrics_of(section: Evaluation, own: Mapping[str, Metric]) -> dict[str, Metric]:
     """The metrics a file names, and those of the user's own that it says there were."""
-    found = {name: METRICS[name] for name in section.metrics or ()}
+    found = {name: METRICS[name] for name in section.metrics or () if not is_own(name)}
+    found |= own_metrics(section.metrics or (), "evaluation.metrics")
     for name in section.own or {}:
+        if name in found:
+            continue
         if name not in own:
             raise FednagError(
                 f"evaluation.own: the metric {name} of this run was a Python function; run it from "
@@ -421,7 +448,8 @@ def warnings(experiment: Experiment, dataset: Dataset) -> list[str]:
             f"tau {experiment.training.tau} is above the {experiment.training.iterations} "
             "iterations: there is one, shorter round"
         )
-    looked_up = experiment.model.name == CUSTOM and is_integer(dataset.x)
+    own = experiment.model.name == CUSTOM or is_own(experiment.model.name)
+    looked_up = own and is_integer(dataset.x)
     if experiment.data.name == "file" and not experiment.data.standardise and not looked_up:
         spread = float(dataset.x.flatten(1).double().mul(dataset.scale).std(0, correction=0).max())
         if spread > WIDE:

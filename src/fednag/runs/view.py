@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -84,13 +85,20 @@ class RunView:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """``section.key`` -> value."""
+        """``section.key`` -> value; tables of a list are numbered, ``uplink.0.kind``."""
         found: dict[str, Any] = {}
-        for section, table in self.config.items():
-            if isinstance(table, dict):
-                found |= {f"{section}.{key}": value for key, value in table.items()}
+        for section, given in self.config.items():
+            tables = {section: given} if isinstance(given, dict) else {}
+            if isinstance(given, list) and all(isinstance(each, dict) for each in given):
+                tables = {f"{section}.{number}": each for number, each in enumerate(given)}
+            if section == "own" and isinstance(given, dict):  # files and their digests
+                digests = " ".join(sorted(map(str, given.values())))
+                found["code"] = hashlib.sha256(digests.encode()).hexdigest()[:8]
+            elif tables:
+                for name, table in tables.items():
+                    found |= {f"{name}.{key}": value for key, value in table.items()}
             else:
-                found[section] = table
+                found[section] = given
         return found
 
     @property

@@ -248,7 +248,8 @@ def _run(view: RunView) -> dict[str, Any]:
 def _command(view: RunView) -> str:
     """What repeats the run, unless a part of it was a Python object."""
     names = [str(view.settings.get(f"{part}.name", "")) for part in ("data", "model", "algorithm")]
-    # Methods of one's own go by the name of their class; those that come along have small letters.
-    if view.folder is None or "custom" in names or names[-1] != names[-1].lower():
+    # Methods from Python go by the name of their class; those that come along have small letters.
+    from_python = ":" not in names[-1] and names[-1] != names[-1].lower()
+    if view.folder is None or "custom" in names or from_python:
         return ""
     return f"fednag run {shlex.quote(str(view.folder / 'config.toml'))}"
