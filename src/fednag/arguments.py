@@ -11,6 +11,7 @@ from torch import nn
 from fednag.config import CUSTOM, Experiment, describe
 from fednag.config.messages import nearest
 from fednag.config.own import own_metrics, placed_name, short_names
+from fednag.config.parts import LISTED, REGISTRIES, described
 from fednag.config.sections import is_own
 from fednag.core import contract
 from fednag.core.algorithm import Algorithm
@@ -89,7 +90,12 @@ def describe_parts(
     parts = Parts(loss=None if isinstance(loss, str) else loss)
     for key, value in sections.items():
         _check_section(key, value)
-    raw: dict[str, Any] = {key: dict(value) for key, value in sections.items()}
+    raw: dict[str, Any] = {}
+    for key, value in sections.items():
+        if key in REGISTRIES:
+            raw[key], parts.given[key] = _round_part(key, value)
+        else:
+            raw[key] = dict(value)
     if isinstance(data, tuple):
         if len(data) != 2:
             raise FednagError(f"data: give a pair (x, y), not {len(data)} parts")
@@ -117,6 +123,17 @@ def describe_parts(
             raise FednagError("loss: is given twice, also in model; leave one out")
         raw["model"]["loss"] = loss
     return parts, raw
+
+
+def _round_part(section: str, given: Any) -> tuple[Any, list[Any]]:
+    """A part of the round as a file has it, and the objects that no file can say."""
+    if section in LISTED:
+        if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+            raise FednagError(f"{section}: give a list, e.g. {section}=[{{'kind': 'float16'}}]")
+        pairs = [described(part, section) for part in given]
+        return [table for table, _ in pairs], [part for _, part in pairs]
+    table, part = described(given, section)
+    return table, [part]
 
 
 def with_metrics(parts: Parts, raw: dict[str, Any], metrics: Metrics | None) -> None:
@@ -182,7 +199,7 @@ def _check_section(key: str, value: object) -> None:
         name: getattr(field.annotation, "model_fields", {})
         for name, field in Experiment.model_fields.items()
     }
-    if key in sections and isinstance(value, Mapping):
+    if key in REGISTRIES or (key in sections and isinstance(value, Mapping)):
         return
     if key in sections:
         raise FednagError(f"{key}: {value!r} is not a table; write e.g. {key}={{'field': value}}")

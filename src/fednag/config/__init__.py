@@ -27,6 +27,7 @@ from fednag.config.own import (
     short,
     short_names,
 )
+from fednag.config.parts import LISTED, filled_in, kinds_of
 from fednag.config.paths import placed, with_code
 from fednag.config.sections import CUSTOM as CUSTOM
 from fednag.config.sections import (
@@ -68,6 +69,11 @@ class Experiment(Section):
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
     clock: Clock = Clock()
+    uplink: tuple[dict[str, Any], ...] = Field((), strict=False)
+    downlink: tuple[dict[str, Any], ...] = Field((), strict=False)
+    aggregator: dict[str, Any] = Field(default_factory=lambda: {"kind": "mean"})
+    controller: dict[str, Any] = Field(default_factory=lambda: {"kind": "constant"})
+    schedule: tuple[dict[str, Any], ...] = Field((), strict=False)
     # The files that parts of the user's own are made from, and their digests. Filled in.
     own: dict[str, str] | None = None
 
@@ -151,6 +157,7 @@ def parse(raw: Mapping[str, Any], source: str = "experiment", code: bool = True)
         numbers = {**describe(algorithm), "name": table["name"]}
         _check_writable(numbers, source)
         experiment = experiment.model_copy(update={"algorithm": numbers})
+    experiment = filled_in(experiment, source, code)
     return _with_files(experiment, source) if code else experiment
 
 
@@ -161,6 +168,7 @@ def _with_files(experiment: Experiment, source: str) -> Experiment:
     own_loss(model.loss, f"{source}: model.loss")
     metrics = own_metrics(evaluation.metrics or (), f"{source}: evaluation.metrics")
     named = [experiment.algorithm.get("name"), model.name, model.loss, *(evaluation.metrics or ())]
+    named += kinds_of(experiment)
     files: dict[str, str] = {}
     for name in named:
         if is_own(name):
@@ -240,11 +248,30 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
         if not dot:
             result[section] = new
             continue
+        if section in LISTED:
+            result[section] = _changed(result.get(section, []), path, key, new)
+            continue
         table = result.setdefault(section, {})
         if not isinstance(table, dict) or "." in key or not key or not section:
             raise FednagError(f"{plain(path)}: no such field; write section.key, e.g. training.tau")
         table[key] = new
     return placed(result)
+
+
+def _changed(given: Any, path: str, key: str, new: Any) -> list[Any]:
+    """A list of tables with one number changed, ``0.norm``; the next number begins a new table."""
+    place, _, name = key.partition(".")
+    tables = [dict(each) if isinstance(each, dict) else each for each in given]
+    if not place.isdecimal() or not name or "." in name or int(place) > len(tables):
+        section = path.partition(".")[0]
+        raise FednagError(
+            f"{plain(path)}: no such field; write {section}.NUMBER.key, where NUMBER is at most "
+            f"{len(tables)}, e.g. {section}.0.kind"
+        )
+    if int(place) == len(tables):
+        tables.append({})
+    tables[int(place)] = {**tables[int(place)], name: new}
+    return tables
 
 
 def methods(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fednag.algorithms import ALGORITHMS
 from fednag.config.own import place_of, short
+from fednag.config.parts import REGISTRIES, without_defaults
 from fednag.config.sections import is_own
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def keys_of(experiment: Experiment) -> tuple[Key, ...]:
         del given["clock"]
     if digests := given.get("own"):
         given = _by_digest(given, digests)
+    for section in REGISTRIES:
+        given[section] = without_defaults(section, given[section])
     chosen = _chosen(given, _defaults(experiment))
     if chosen["algorithm"]["name"] in ALGORITHMS:
         # From Python a number may be 1 that is 1.0 once it has been in a file: it is the same run.
@@ -102,6 +105,10 @@ def _by_digest(given: dict[str, Any], digests: Mapping[str, str]) -> dict[str, A
             **given[section],
             **{key: known(given[section].get(key)) for key in options},
         }
+    for section in REGISTRIES:
+        tables = given[section] if isinstance(given[section], list) else [given[section]]
+        tables = [table | {"kind": known(table.get("kind"))} for table in tables]
+        found[section] = tables if isinstance(given[section], list) else tables[0]
     metrics = given["evaluation"]["metrics"]
     listed = metrics and [known(name) for name in metrics]
     return {**found, "evaluation": {**given["evaluation"], "metrics": listed}}

@@ -22,7 +22,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, TypeVar, cast, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -128,7 +128,9 @@ def build(cls: type[T], numbers: Mapping[str, Any], field: str, source: str = "e
     """A part with these numbers, checked; ``field`` is the table they stand in."""
     model = checker(cls)  # type: ignore[arg-type]  # a class is hashable
     try:
-        checked = model.model_validate(dict(numbers))
+        checked = model.model_validate(
+            {key: _frozen(own, model.model_fields.get(key)) for key, own in numbers.items()}
+        )
     except ValidationError as error:
         raise FednagError(f"{source}: {explain(error, model, (field,))}") from None
     # Only what was given: the rest is the class's own default, whatever it is.
@@ -141,6 +143,12 @@ def build(cls: type[T], numbers: Mapping[str, Any], field: str, source: str = "e
         raise FednagError(
             f"{source}: {field}: {cls.__name__} refuses its numbers ({_first(error)}); change them"
         ) from error
+
+
+def _frozen(given: Any, field: Any) -> Any:
+    """A list as a tuple, where the part has one: files have lists alone."""
+    wants = field is not None and get_origin(field.annotation) is tuple
+    return tuple(given) if wants and isinstance(given, list) else given
 
 
 def build_part(

@@ -1,12 +1,146 @@
-"""The parts of a round that an experiment file names."""
+"""The parts of a round that an experiment names: what travels, how it is reduced, who decides."""
 
 from __future__ import annotations
 
-from fednag.config import Experiment, build_algorithm
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from fednag.aggregators import AGGREGATORS
+from fednag.config.messages import nearest
+from fednag.config.own import build_part
+from fednag.config.sections import CUSTOM, is_own
+from fednag.controllers import CONTROLLERS, SCHEDULES
+from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import Algorithm
+from fednag.core.controller import Controller, Schedule
 from fednag.core.loop import Scheme
+from fednag.core.transform import Chain, Transform
+from fednag.errors import FednagError
+from fednag.transforms import TRANSFORMS
+
+if TYPE_CHECKING:
+    from fednag.config import Experiment
+
+# By the section they stand in; of the first two there is one, of the others a list.
+REGISTRIES: dict[str, tuple[dict[str, Any], type[Any]]] = {
+    "aggregator": (AGGREGATORS, Aggregator),
+    "controller": (CONTROLLERS, Controller),
+    "uplink": (TRANSFORMS, Transform),
+    "downlink": (TRANSFORMS, Transform),
+    "schedule": (SCHEDULES, Schedule),
+}
+LISTED = ("uplink", "downlink", "schedule")
+
+Given = Mapping[str, Sequence[Any]]
+"""Parts that are objects of Python, by section, in their order; None where a table says it all."""
 
 
-def scheme_of(experiment: Experiment, algorithm: Algorithm | None = None) -> Scheme:
-    """What the rounds of an experiment are made of; ``algorithm`` may come from Python."""
-    return Scheme(algorithm or build_algorithm(experiment.algorithm))
+def filled_in(experiment: Experiment, source: str, code: bool) -> Experiment:
+    """The experiment with every number of its parts; raises FednagError for what is none."""
+    found: dict[str, Any] = {}
+    for section, field, table in _tables(experiment):
+        registry, base = REGISTRIES[section]
+        own = is_own(table.get("kind"))
+        if table.get("kind") != CUSTOM and (code or not own):
+            part = build_part(table, registry, base, field, source=source)
+            table = {"kind": table["kind"], **_numbers(part)}
+        found.setdefault(section, []).append(table)
+    single = {name: tables[0] for name, tables in found.items() if name not in LISTED}
+    listed = {name: tuple(found.get(name, ())) for name in LISTED}
+    return experiment.model_copy(update={**single, **listed})
+
+
+def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None = None) -> Scheme:
+    """What the rounds of an experiment are made of."""
+    made: dict[str, list[Any]] = {section: [] for section in REGISTRIES}
+    for section, field, table in _tables(experiment):
+        registry, base = REGISTRIES[section]
+        objects = (given or {}).get(section, ())
+        place = len(made[section])
+        part = objects[place] if place < len(objects) else None
+        if part is None and table.get("kind") == CUSTOM:
+            raise FednagError(
+                f"{field}.kind: this part of the run was a Python object; run it from Python"
+            )
+        made[section].append(part or build_part(table, registry, base, field))
+    for place, schedule in enumerate(made["schedule"]):
+        _check_schedule(schedule, algorithm, f"schedule.{place}.field")
+    schedules = tuple(made["schedule"])
+    if algorithm.pooled:  # nothing travels, and there is nobody to choose from
+        return Scheme(algorithm, schedules=schedules)
+    (controller,), (aggregator,) = made["controller"], made["aggregator"]
+    if controller.needs_clock and experiment.clock.fleet is None:
+        raise FednagError(
+            f"controller.kind: {experiment.controller['kind']} goes by who answers first, and "
+            "there is no clock; name a fleet, e.g. clock.fleet = 'paper-edge'"
+        )
+    uplink, downlink = Chain(tuple(made["uplink"])), Chain(tuple(made["downlink"]))
+    return Scheme(algorithm, controller, uplink, downlink, aggregator, schedules)
+
+
+def described(part: object, section: str) -> tuple[dict[str, Any], Any]:
+    """A part given from Python as a table, and itself unless the table says it all."""
+    registry, base = REGISTRIES[section]
+    if isinstance(part, str):
+        return {"kind": part}, None
+    if isinstance(part, Mapping):
+        return dict(part), None
+    if isinstance(part, type):
+        raise FednagError(f"{section}: give an instance, {part.__name__}(), not the class")
+    if not isinstance(part, base):
+        raise FednagError(
+            f"{section}: {part!r} is no {base.__name__.lower()}; give a name, a table, or a "
+            f"fednag.{base.__name__}"
+        )
+    name = type(part).__name__
+    if not is_dataclass(part):
+        raise FednagError(f"{section}: put @dataclass(frozen=True) above class {name}")
+    names = {cls: known for known, cls in registry.items()}
+    if type(part) in names:
+        return {"kind": names[type(part)], **_numbers(part)}, None
+    return {"kind": CUSTOM, "class": name, **_numbers(part)}, part
+
+
+def kinds_of(experiment: Experiment) -> list[str]:
+    """The names of an experiment's parts."""
+    return [str(table.get("kind")) for _, _, table in _tables(experiment)]
+
+
+def without_defaults(section: str, given: Any) -> Any:
+    """A section's tables without the numbers that are a part's own defaults, for a run's key."""
+
+    def slim(table: Mapping[str, Any]) -> dict[str, Any]:
+        cls = REGISTRIES[section][0].get(str(table.get("kind")))
+        usual = {field.name: field.default for field in fields(cls)} if cls else {}
+        return {k: v for k, v in table.items() if k not in usual or v != usual[k]}
+
+    return [slim(table) for table in given] if section in LISTED else slim(given)
+
+
+def _tables(experiment: Experiment) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """(section, what to call it in errors, table) of every part."""
+    for section in REGISTRIES:
+        given = getattr(experiment, section)
+        if section in LISTED:
+            yield from ((section, f"{section}.{i}", table) for i, table in enumerate(given))
+        else:
+            yield section, section, given
+
+
+def _numbers(part: Any) -> dict[str, Any]:
+    numbers = asdict(part)
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in numbers.items()}
+
+
+def _check_schedule(schedule: Schedule, algorithm: Algorithm, field: str) -> None:
+    section, _, name = schedule.field.partition(".")
+    numbers = [each.name for each in fields(algorithm)]  # type: ignore[arg-type]
+    if section != "algorithm" or name not in numbers:
+        known = [f"algorithm.{each}" for each in numbers]
+        raise FednagError(
+            f"{field}: {schedule.field!r} is no number of {type(algorithm).__name__}"
+            f"{nearest(schedule.field, known)}; it has {', '.join(known)}"
+        )
+    if not isinstance(getattr(algorithm, name), int | float):
+        raise FednagError(f"{field}: {schedule.field} is not a number; schedule another")

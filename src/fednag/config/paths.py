@@ -43,6 +43,9 @@ def with_code(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, A
             result[section] = {**result[section], key: [placed_name(g, folder) for g in given]}
         elif given is not None:
             result[section] = {**result[section], key: placed_name(given, folder)}
+    for section, given in result.items():
+        if section in ("aggregator", "controller", "uplink", "downlink", "schedule"):
+            result[section] = _with_code(given, folder)
     if isinstance(listed := result.get("algorithms"), list):
         result["algorithms"] = [
             {**entry, "name": placed_name(entry["name"], folder)}
@@ -51,6 +54,14 @@ def with_code(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, A
             for entry in listed
         ]
     return result
+
+
+def _with_code(given: Any, folder: Path | None) -> Any:
+    if isinstance(given, list | tuple):
+        return [_with_code(each, folder) for each in given]
+    if isinstance(given, dict) and "kind" in given:
+        return {**given, "kind": placed_name(given["kind"], folder)}
+    return given
 
 
 def _place(given: str, folder: Path | None, fleet: bool) -> str:

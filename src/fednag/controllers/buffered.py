@@ -27,6 +27,8 @@ class Buffered(Controller):
 
     need: Annotated[int, Ge(1)]
 
+    needs_clock = True
+
     def next(
         self,
         state: dict[str, Any],

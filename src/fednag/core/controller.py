@@ -56,6 +56,8 @@ class Controller:
 
     before: ClassVar[tuple[Algorithm, ...]] = ()
     """Stages that go ahead of the method's own, e.g. to ask for losses."""
+    needs_clock: ClassVar[bool] = False
+    """It goes by who answers first, which only a clock can tell."""
     reads: ClassVar[tuple[str, ...]] = ()
     """Vectors those stages left with the server that workers are sent with the method's."""
 

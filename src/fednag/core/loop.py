@@ -316,11 +316,11 @@ class _Draft:
         number, (workers, steps) = self.state.round + 1, self.ordered
         drawn = cohort(setting.seed, number, np.arange(len(setting.sizes)), setting.cohort)
         tau = min(setting.tau, setting.iterations - self.state.iteration)
-        plain = exact and not self.flying and np.array_equal(workers, drawn)
-        if plain and bool((steps == tau).all()):
+        as_drawn = np.array_equal(workers, drawn) and bool((steps == tau).all())
+        if exact and not self.flying and as_drawn:
             return ()
-        facts = tuple(workers.tolist()), tuple(steps.tolist()), self.down, self.up
-        return (RoundFacts(number, *facts),)
+        who = (None, None) if as_drawn else (tuple(workers.tolist()), tuple(steps.tolist()))
+        return (RoundFacts(number, self.down, self.up, *who),)
 
 
 def _landed(flight: Flight, asked: Exchange) -> Exchange:

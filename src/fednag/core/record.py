@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 MAY_BE_NONE = ("loss", "accuracy", "train_accuracy", "test_loss")
 
@@ -14,10 +15,16 @@ class RoundFacts:
     """A round that was not the plain one: other workers, other steps or other bytes."""
 
     round: int
-    cohort: tuple[int, ...]
-    steps: tuple[int, ...]  # of each of them
     down: int  # bytes, all together
     up: int
+    cohort: tuple[int, ...] | None = None  # None: those the seed draws
+    steps: tuple[int, ...] | None = None  # of each of them; None: tau
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> RoundFacts:
+        """From a table of JSON."""
+        listed = {n: tuple(table[n]) for n in ("cohort", "steps") if table.get(n) is not None}
+        return cls(**{**table, **listed})
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,9 @@ class Workload:
 
     def participants(self, number: int) -> Indexes:
         """The workers of a round: those the run drew, or those its records name."""
-        if number in self.rounds:
-            return np.array(self.rounds[number].cohort, dtype=np.int64)
+        facts = self.rounds.get(number)
+        if facts is not None and facts.cohort is not None:
+            return np.array(facts.cohort, dtype=np.int64)
         everyone = np.arange(self.workers)
         return cohort(self.seed, number, everyone, self.per_round or self.workers)
 
@@ -114,13 +115,13 @@ class Workload:
     def steps(self, number: int, worker: int) -> int:
         """A worker's local iterations in a round; the last one may be shorter."""
         facts = self.rounds.get(number)
-        if facts is not None and worker in facts.cohort:
-            return facts.steps[facts.cohort.index(worker)]
+        if facts is not None and facts.steps is not None and worker in (facts.cohort or ()):
+            return facts.steps[facts.cohort.index(worker)]  # type: ignore[union-attr]
         return max(0, min(self.tau, self.iterations - self.before(number)))
 
     def _steps(self, number: int) -> list[int]:
         facts = self.rounds.get(number)
-        return list(facts.steps) if facts else [self.tau]
+        return list(facts.steps) if facts and facts.steps is not None else [self.tau]
 
     def width(self, worker: int) -> int:
         """Samples of a worker's mini-batch: all it has, if that is less than a batch."""
@@ -138,8 +139,9 @@ class Workload:
         found = []
         for stage in self.stages:
             down, up = stage.down, stage.up
-            if facts and facts.cohort and not stage.asks and len(self.stages) == 1:
-                down, up = (total // len(facts.cohort) for total in (facts.down, facts.up))
+            if facts and len(self.stages) == 1:
+                asked = max(len(self.participants(number)), 1)
+                down, up = facts.down // asked, facts.up // asked
             found.append(self.exchange(stage, worker, steps, down, up))
         return found
 

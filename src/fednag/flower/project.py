@@ -15,6 +15,7 @@ import tomli_w
 from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment
 from fednag.config.own import files_of, place_of, short
+from fednag.config.parts import LISTED
 from fednag.config.paths import PARTS
 from fednag.config.sections import is_own
 from fednag.errors import FednagError
@@ -92,6 +93,9 @@ def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
     for key, given in tables.items():
         if isinstance(given, Mapping):
             found |= {f"{key}.{name}": value for name, value in given.items()}
+        elif key in LISTED:
+            for place, table in enumerate(given):
+                found |= {f"{key}.{place}.{name}": value for name, value in table.items()}
         else:
             found[key] = given
     return found

@@ -23,12 +23,13 @@ from fednag.config import (
     Experiment,
     build_algorithm,
     methods,
+    override,
     parse,
     value,
 )
 from fednag.config.messages import explain
 from fednag.config.own import placed_name
-from fednag.config.parts import scheme_of
+from fednag.config.parts import LISTED, scheme_of
 from fednag.config.paths import with_code
 from fednag.config.sections import Section
 from fednag.core.algorithm import Algorithm
@@ -133,6 +134,11 @@ class Deployment:
                 raise FednagError(
                     f"{SOURCE}: flower.evaluate: the server has no data; use 'silos' or 'auto'"
                 )
+        if self.scheme.controller.needs_clock:
+            raise FednagError(
+                f"{SOURCE}: controller.kind: {experiment.controller['kind']} goes by a fleet's "
+                "clock, and silos answer when they can; leave it out"
+            )
         if flower.quorum > self.silos:
             raise FednagError(
                 f"{SOURCE}: flower.quorum: {flower.quorum} is more than the {self.silos} silos "
@@ -148,6 +154,9 @@ def read_run_config(flat: Mapping[str, Any]) -> Deployment:
         if given == "":
             continue
         section, dot, key = path.partition(".")
+        if section in LISTED:
+            raw = override(raw, {path: _listed(given)})
+            continue
         held: Any = raw.get(section, {})
         if not isinstance(held, dict) or (held and not dot):
             raise FednagError(f"{SOURCE}: {section}: is both a value and a table; leave one out")
@@ -170,7 +179,7 @@ def _listed(given: Any) -> Any:
 def _experiment(raw: dict[str, Any]) -> Experiment:
     tables = set(Experiment.model_fields) - {"name", "seed"}
     for section in tables & set(raw):
-        if not isinstance(raw[section], dict):
+        if section not in LISTED and not isinstance(raw[section], dict):
             raise FednagError(f"{SOURCE}: {section}: is a table; write e.g. {section}.key")
     rounds = raw.pop("rounds", None)
     # The user's own files come with the app, wherever Flower has put it on this machine.

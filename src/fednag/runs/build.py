@@ -48,6 +48,7 @@ class Parts:
     module: nn.Module | Factory | None = None
     loss: str | Loss | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
+    given: dict[str, list[Any]] = field(default_factory=dict)  # of the round, by section
     elsewhere: bool = False  # the data are with others, and a stand-in takes their place here
     several_seeds: bool = False  # whether runs of other seeds stand beside this one
 
@@ -91,7 +92,7 @@ class Builder:
         owned = (deal.pooled() if algorithm.pooled else deal).workers
         sizes = [len(mine) for mine in owned]
         draws = Draws(experiment.seed, sizes, training.batch)
-        scheme = scheme_of(experiment, algorithm)
+        scheme = scheme_of(experiment, algorithm, self.parts.given)
         # Methods that are compared share the choice.
         choice = self._once(
             [

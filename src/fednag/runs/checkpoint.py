@@ -232,7 +232,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         control=about["control"],
         flying=tuple(Flight(sent=bag(f"sent.{f['round']}."), **f) for f in about["flying"]),
         news=News(**{**first, **news}),
-        rounds=() if about["evaluated"] else tuple(_facts(each) for each in about["rounds"]),
+        rounds=() if about["evaluated"] else tuple(RoundFacts.of(each) for each in about["rounds"]),
         starts=tensors["starts"].numpy(),
         best=Best(tensors["best.w"].to(device), **best, buffers=buffers) if best else None,
         # Those that a record has named are not to be named again.
@@ -265,10 +265,6 @@ def _unstacked(rows: Vectors, written: int) -> dict[int, Vectors]:
         worker: named.map(lambda held, row=row: held[row].clone())  # type: ignore[misc]
         for row, worker in enumerate(workers)
     }
-
-
-def _facts(table: dict[str, Any]) -> RoundFacts:
-    return RoundFacts(**{**table, "cohort": tuple(table["cohort"]), "steps": tuple(table["steps"])})
 
 
 def _header(content: bytes) -> dict[str, str]:

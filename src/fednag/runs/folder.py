@@ -219,10 +219,10 @@ class RunFolder:
 
 
 def _round(table: dict[str, Any]) -> RoundFacts:
-    listed = {name: tuple(table[name]) for name in ("cohort", "steps")}
-    found = RoundFacts(**{**table, **listed})
-    numbers = [found.round, found.down, found.up, *found.cohort, *found.steps]
-    if len(found.cohort) != len(found.steps) or not all(_is_number(n, True) for n in numbers):
+    found = RoundFacts.of(table)
+    cohort, steps = found.cohort or (), found.steps or ()
+    numbers = [found.round, found.down, found.up, *cohort, *steps]
+    if len(cohort) != len(steps) or not all(_is_number(n, True) for n in numbers):
         raise ValueError(f"rounds has {table!r}")
     return found
 
