@@ -207,7 +207,9 @@ class Engine(Executor):
             lambda name, _: torch.stack([each[name] for each in held])
         )
 
-    def verify(self, server: Vectors, memories: Memories, starts: Indexes) -> None:
+    def verify(
+        self, server: Vectors, memories: Memories, starts: Indexes, numbers: Mapping[str, float]
+    ) -> None:
         """Compare the recorded steps with the module once more, at the weights of the end."""
         self.problem.check_again()
         for place, stage in enumerate(self.scheme.stages):
@@ -216,7 +218,7 @@ class Engine(Executor):
             everyone = np.arange(len(self.owned))
             sent = server.pick([*stage.down, *([BUFFERS] if BUFFERS in server else [])])
             steps = np.ones_like(everyone)
-            asked = Exchange(stage, place, {}, 0, sent, everyone, steps, starts)
+            asked = Exchange(stage, place, numbers, 0, sent, everyone, steps, starts)
             asked = self._groups(asked)[0]
             with self._draws(asked):
                 mine = self._memory(asked.workers, memories)
@@ -225,7 +227,8 @@ class Engine(Executor):
                 rows = sent.without(BUFFERS).map(lambda v, n=workers: stacked(v, n))  # type: ignore[misc]
                 rules = mine.without(BUFFERS)
                 grad = next(iter(self._grads(asked, carried)))
-                self._steps[place](stage.begin(rows, rules), grad, rows, rules)
+                step = self._steps[place].with_numbers(numbers)
+                step(replaced(stage, numbers).begin(rows, rules), grad, rows, rules)
 
     def evaluate(
         self, w: Vector, b: Vector, x: Tensor, y: Tensor, index: Tensor

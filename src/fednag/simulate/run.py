@@ -119,6 +119,7 @@ class Local:
     """Trains on threads of this machine, with all data at hand."""
 
     def __init__(self, plan: Plan, draws: Draws) -> None:
+        self.scheme, self.iterations = plan.scheme, plan.iterations
         self.engine = Engine(
             plan.problem, plan.scheme, plan.owned, draws, chunk=plan.chunk, threads=plan.threads
         )
@@ -138,7 +139,8 @@ class Local:
         return self.evaluator(state.server.w, self._buffers(state))
 
     def verify(self, state: State) -> None:
-        self.engine.verify(state.server, state.memories, state.starts)
+        numbers = self.scheme.numbers(state.iteration, self.iterations)
+        self.engine.verify(state.server, state.memories, state.starts, numbers)
         self.evaluator.verify(state.server.w, self._buffers(state))
 
     def _buffers(self, state: State) -> Vector:
