@@ -27,6 +27,15 @@ class RoundFacts:
         return cls(**{**table, **listed})
 
 
+def expected_rounds(planned: int, iterations: int, done: tuple[int, int]) -> int:
+    """How many rounds a run will have; ``done`` are its rounds and iterations so far.
+
+    ``planned`` are those of tau local iterations each; a controller may have ordered others.
+    """
+    rounds, iteration = done
+    return max(rounds, -(-rounds * iterations // iteration)) if iteration else planned
+
+
 @dataclass(frozen=True)
 class Record:
     """One evaluation. Bytes and seconds count from the start of the run."""

@@ -11,6 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fednag.config import Experiment
+from fednag.core.record import expected_rounds
 from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
@@ -91,7 +92,8 @@ def _token_of(folder: RunFolder | None) -> str:
 
 
 def _news(state: State, plan: Plan) -> str:
-    text = f"round {state.round}/{plan.rounds}"
+    done = state.round, state.iteration
+    text = f"round {state.round}/{expected_rounds(plan.rounds, plan.iterations, done)}"
     if state.record is not None and state.record.loss is not None:
         text += f", loss {state.record.loss:.4f}"
         if state.record.accuracy is not None:

@@ -23,7 +23,7 @@ from fednag.config.keys import Key
 from fednag.core.algorithm import BUFFERS
 from fednag.core.ending import Ending
 from fednag.core.files import write_atomically
-from fednag.core.record import Record
+from fednag.core.record import Record, expected_rounds
 from fednag.core.state import State
 from fednag.core.vectors import Vectors
 from fednag.devices.workload import workload_facts
@@ -110,7 +110,7 @@ class Execution:
                 judgements.plain = judgements.plain or saved.plain[1]
                 gradients.alone = gradients.alone or saved.plain[2]
                 self.notes += _other_versions(saved.versions)
-                went_on = f"went on from round {saved.state.round} of {self.plan.rounds}"
+                went_on = f"went on from round {saved.state.round} of {self._rounds(saved.state)}"
                 self.notes.append(f"{went_on} (checkpoint)")
             elif folder.records_file.stat().st_size:
                 self.notes.append("it had no checkpoint, and was begun again")
@@ -288,10 +288,14 @@ class Execution:
         plain = gradients.plain, judgements.plain, gradients.alone
         checkpoint.write(folder, state, records, self._identity, self._about["versions"], plain)
 
+    def _rounds(self, state: State) -> int:
+        done = state.round, state.iteration
+        return expected_rounds(self.plan.rounds, self.plan.iterations, done)
+
     def _interrupted(self, number: int, folder: RunFolder, state: State) -> Interrupted:
         return Interrupted(
             number,
-            f"interrupted after round {state.round} of {self.plan.rounds} and saved; go on with "
+            f"interrupted after round {state.round} of {self._rounds(state)} and saved; go on with "
             f"`fednag resume {folder.path}`",
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from fednag.core.ending import Ending, Kind
-from fednag.core.record import Record
+from fednag.core.record import Record, expected_rounds
 from fednag.errors import FednagError
 from fednag.runs.folder import OVER, RunFolder
 
@@ -121,7 +121,10 @@ class RunView:
         training = self.config.get("training")
         try:
             assert isinstance(training, dict)
-            return -(-int(training["iterations"]) // int(training["tau"]))
+            iterations = int(training["iterations"])
+            planned = -(-iterations // int(training["tau"]))
+            done = (self.records[-1].round, self.records[-1].iteration) if self.records else (0, 0)
+            return expected_rounds(planned, iterations, done)
         except (AssertionError, KeyError, TypeError, ValueError, ZeroDivisionError):
             return None
 

@@ -91,7 +91,7 @@ class CellProgress:
             self.show(f"<small>{words}</small>", words)
 
     def started(self, label: str, experiment: Experiment, rounds: int) -> Listener:
-        from fednag.show.terminal import news_of
+        from fednag.show.terminal import expected, news_of
 
         before, self.number = self.number, self.number + 1
         name = label if self.count == 1 else f"{label} ({self.number} of {self.count})"
@@ -101,11 +101,12 @@ class CellProgress:
             nonlocal news
             if state.record:
                 news = f", {news_of(state.record)}"
-            done = 1.0 if state.ended else state.round / max(1, rounds)
+            total = expected(state, experiment, rounds)
+            done = 1.0 if state.ended else state.round / max(1, total)
             self.part = (before + done) / self.count
             # Every round may be over in a millisecond; the ends of runs are always shown.
             if state.ended or time.monotonic() - self.drawn >= PAUSE:
-                self._draw(f"{name}: round {state.round}/{rounds}{news}")
+                self._draw(f"{name}: round {state.round}/{total}{news}")
 
         return listen
 

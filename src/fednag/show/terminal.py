@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fednag.core.record import Record
+from fednag.core.record import Record, expected_rounds
 from fednag.runs.statistics import Row
 from fednag.runs.targets import Target
 from fednag.show.tables import cells, headings, target_cells, target_headings
@@ -86,6 +86,8 @@ class RunsProgress:
             nonlocal spoke, begun
             begun = state.round if begun is None else begun
             news = news_of(state.record) if state.record else None
+            total = expected(state, experiment, rounds)
+            self.progress.update(task, total=total, rounds=total)
             self._show(task, state, news)
             waited = time.monotonic() - spoke >= QUIET_SECONDS
             first = state.round == begun + 1
@@ -95,7 +97,7 @@ class RunsProgress:
                 early = state.ended is not None and state.ended.kind != "finished"
                 tail = f" ({state.ended})" if early else ""
                 reached = f", {news}" if news else ""
-                words = f"round {state.round}/{rounds}{reached}, {state.seconds:.1f} s{tail}"
+                words = f"round {state.round}/{total}{reached}, {state.seconds:.1f} s{tail}"
                 self._print(f"{name}: {words}")
 
         return listen
@@ -115,6 +117,11 @@ class RunsProgress:
 
 def count(number: int | None, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def expected(state: State, experiment: Experiment, rounds: int) -> int:
+    """How many rounds a run will have, as far as it can be told; ``rounds`` were planned."""
+    return expected_rounds(rounds, experiment.training.iterations, (state.round, state.iteration))
 
 
 def news_of(record: Record) -> str:
