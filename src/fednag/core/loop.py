@@ -6,7 +6,9 @@ aggregator makes one of the answers, and the algorithm's rules say what workers 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import isfinite
 from typing import Any
 
@@ -64,14 +66,13 @@ class Loop:
 
     def advance(self, state: State) -> State:
         """One round: its exchanges, one after the other, and the server's rules."""
-        scheme, setting, number = self.scheme, self.setting, state.round + 1
+        scheme, setting = self.scheme, self.setting
         stages = scheme.stages
         draft = _Draft(state)
-        left = setting.iterations - state.iteration
         scheduled = scheme.numbers(state.iteration, setting.iterations)
         for place, stage in enumerate(stages):
-            busy = {flight.worker for flight in draft.flying}
-            free = np.array([i for i in range(len(setting.sizes)) if i not in busy], dtype=np.int64)
+            busy = [flight.worker for flight in draft.flying]
+            free = np.setdiff1d(np.arange(len(setting.sizes)), busy, assume_unique=True)
             order, draft.control = scheme.controller.next(
                 draft.control, draft.news, free, stage, setting
             )
@@ -82,96 +83,88 @@ class Loop:
                     "exchanges; use another method or controller"
                 )
             numbers = {} if stage.asks else {**scheduled, **order.numbers}
-            steps = steps_of(order, 0 if stage.asks else left)
-            own = place >= len(scheme.controller.before)
-            if not stage.asks:
-                draft.ordered = order.cohort, steps
-            if not self._exchange(draft, order, stage, place, numbers, steps, own):
+            asked = self._asked(draft, order, place, numbers)
+            taken = self._closed(draft, order, asked)
+            if not taken or not self._updated(draft, asked, taken):
                 break
-        news = replace(draft.news, round=number, iteration=state.iteration + draft.advanced)
-        return self._next(state, draft, news)
+        return self._next(state, draft)
 
-    def _exchange(
-        self,
-        draft: _Draft,
-        order: Order,
-        stage: Algorithm,
-        place: int,
-        numbers: dict[str, float],
-        steps: Indexes,
-        own: bool,
-    ) -> bool:
-        """One stage of a round; False if there is nothing for the next to build on."""
-        scheme, executor, number = self.scheme, self.executor, draft.state.round + 1
-        here = np.array([int(worker) not in draft.lost for worker in order.cohort], dtype=bool)
+    def _asked(
+        self, draft: _Draft, order: Order, place: int, numbers: Mapping[str, float]
+    ) -> Exchange:
+        """What is asked of the workers of an order who can be reached."""
+        scheme, state = self.scheme, draft.state
+        stage = scheme.stages[place]
+        steps = steps_of(order, 0 if stage.asks else self.setting.iterations - state.iteration)
+        if not stage.asks:
+            draft.ordered = order.cohort, steps
+        here = ~np.isin(order.cohort, sorted(draft.lost))
         workers, steps = order.cohort[here], steps[here]
         if place == 0:
-            reached = executor.reachable(workers, draft.now)
+            reached = self.executor.reachable(workers, draft.now)
             draft.lose(workers[~reached])
             workers, steps = workers[reached], steps[reached]
-        if len(steps):
-            draft.advanced = max(draft.advanced, int(steps.max()))
-        elif not stage.asks:
-            most = self.setting.iterations - draft.state.iteration
-            draft.advanced = max(draft.advanced, int(steps_of(order, most).max(initial=0)))
-        sent, wire = self._sent(draft, stage, place, own)
-        as_differences = not scheme.exact or order.need is not None
-        asked = Exchange(
-            stage, place, numbers, number, sent, workers, steps,
-            draft.state.starts[workers], 0, as_differences, wire,
-        )  # fmt: skip
-        taken = self._closed(draft, order, asked)
-        if not taken:
-            return False
-        answers, staleness = self._answers(draft, taken)
+        sent, wire = self._sent(draft, place)
+        return Exchange(
+            stage=stage,
+            place=place,
+            numbers=numbers,
+            round=state.round + 1,
+            sent=sent,
+            workers=workers,
+            steps=steps,
+            starts=state.starts[workers],
+            as_differences=not scheme.exact or order.need is not None,
+            wire=wire,
+        )
+
+    def _sent(self, draft: _Draft, place: int) -> tuple[Vectors, Vectors | None]:
+        """What goes down: the vectors the stage declares; and how it travels, if changed."""
+        scheme, server = self.scheme, draft.server
+        own = place >= len(scheme.controller.before)
+        names = dict.fromkeys((*scheme.stages[place].down, *(scheme.controller.reads * own)))
+        if BUFFERS in server:
+            names[BUFFERS] = None
+        sent = server.pick(list(names))
+        if not scheme.downlink.parts:
+            return sent, None
+        key = SERVER, place
+        residue = draft.residues.get(key) or scheme.downlink.init(sent)
+        rng = generator(self.setting.seed, DOWNLINK, draft.state.round + 1, place)
+        wire, draft.residues[key] = scheme.downlink.apply(sent, residue, rng)
+        return wire.map_named(lambda name, vector: vector.to(sent[name].dtype)), wire
+
+    def _updated(self, draft: _Draft, asked: Exchange, taken: list[Exchange]) -> bool:
+        """The server's half of an exchange; False if no answer can be used."""
+        scheme, server = self.scheme, draft.server
+        answers = self._answers(draft, taken)
         draft.take(answers, taken)
         if answers.total is None:
-            draft.server = None
+            draft.usable = False
             return False
-        rng = generator(self.setting.seed, AGGREGATION, number, place)
-        dtype = draft.server.w.dtype  # type: ignore[union-attr]
+        rng = generator(self.setting.seed, AGGREGATION, asked.round, asked.place)
         mean = scheme.aggregator.finish(answers.total, rng)
-        mean = mean.map(lambda vector: vector.to(dtype))
-        assert draft.server is not None
-        if as_differences:
-            mean = mean.map_named(lambda name, v: v + draft.server[name] if name in sent else v)  # type: ignore[index]
-        rules = replace(stage, **numbers) if numbers else stage  # type: ignore[type-var]
-        steps_done = [int(part.steps[i]) for part in taken for i in range(len(part.workers))]
+        mean = mean.map(lambda vector: vector.to(server.w.dtype))
+        if asked.as_differences:
+            sent = asked.sent
+            mean = mean.map_named(lambda name, v: v + server[name] if name in sent else v)
+        counts = [len(part.workers) for part in taken]
         draft.news = News(
-            share=float(answers.size / executor.held),
-            steps=float(np.mean(steps_done)),
-            staleness=staleness,
+            share=float(answers.size / self.executor.held),
+            steps=float(np.concatenate([part.steps for part in taken]).mean()),
+            staleness=tuple(np.repeat([part.staleness for part in taken], counts).tolist()),
             seconds=draft.now,
             round=draft.state.round,
             iteration=draft.state.iteration,
             told=answers.told,
             missed=tuple(sorted(draft.missed)),
         )
-        updated = server_round(
-            rules, draft.server.without(BUFFERS), mean.without(BUFFERS), draft.news
-        )
+        rules = replace(asked.stage, **asked.numbers) if asked.numbers else asked.stage  # type: ignore[type-var]
+        updated = server_round(rules, server.without(BUFFERS), mean.without(BUFFERS), draft.news)
         # Buffers are averaged as they are, whatever the method does with the weights.
-        held = mean if BUFFERS in mean else draft.server
+        held = mean if BUFFERS in mean else server
         draft.server = updated.but(**{BUFFERS: held[BUFFERS]}) if BUFFERS in held else updated
         return True
-
-    def _sent(
-        self, draft: _Draft, stage: Algorithm, place: int, own: bool
-    ) -> tuple[Vectors, Vectors | None]:
-        """What goes down: the vectors the stage declares, through the downlink; and how."""
-        assert draft.server is not None
-        names = dict.fromkeys((*stage.down, *(self.scheme.controller.reads if own else ())))
-        if BUFFERS in draft.server:
-            names[BUFFERS] = None
-        sent = draft.server.pick(list(names))
-        downlink = self.scheme.downlink
-        if not downlink.parts:
-            return sent, None
-        key = SERVER, place
-        residue = draft.residues.get(key) or downlink.init(sent)
-        rng = generator(self.setting.seed, DOWNLINK, draft.state.round + 1, place)
-        wire, draft.residues[key] = downlink.apply(sent, residue, rng)
-        return wire.map_named(lambda name, vector: vector.to(sent[name].dtype)), wire
 
     def _closed(self, draft: _Draft, order: Order, asked: Exchange) -> list[Exchange]:
         """Wait until the exchange is over: whose answers are in it, by worker.
@@ -181,10 +174,8 @@ class Loop:
         executor, now = self.executor, draft.now
         arrivals = executor.arrivals(asked, now)
         if not self.scheme.algorithm.pooled and not executor.counts_downloads:
-            size = (
-                asked.sent.nbytes if asked.wire is None else self.scheme.downlink.nbytes(asked.wire)
-            )
-            draft.down += size * len(asked.workers)
+            wire = asked.sent if asked.wire is None else asked.wire
+            draft.down += self.scheme.downlink.nbytes(wire) * len(asked.workers)
         if order.need is None:
             limit = now + order.seconds
             there = (arrivals <= limit) & np.isfinite(arrivals)
@@ -214,16 +205,10 @@ class Loop:
             draft.now = executor.idle(order.cohort, draft.now, order.seconds)
         return taken
 
-    def _answers(self, draft: _Draft, taken: list[Exchange]) -> tuple[Answers, tuple[int, ...]]:
+    def _answers(self, draft: _Draft, taken: list[Exchange]) -> Answers:
         """What the workers answer; work that was sent in several rounds is merged."""
-        found: Answers | None = None
-        staleness: list[int] = []
-        for part in taken:
-            came = self.executor.exchange(part, draft.memories, draft.residues)
-            staleness += [part.staleness] * len(part.workers)
-            found = came if found is None else self._merged(found, came)
-        assert found is not None
-        return found, tuple(staleness)
+        came = [self.executor.exchange(part, draft.memories, draft.residues) for part in taken]
+        return reduce(self._merged, came)
 
     def _merged(self, a: Answers, b: Answers) -> Answers:
         totals = [total for total in (a.total, b.total) if total is not None]
@@ -240,33 +225,37 @@ class Loop:
             up=a.up + b.up,
         )
 
-    def _next(self, state: State, draft: _Draft, news: News) -> State:
+    def _next(self, state: State, draft: _Draft) -> State:
         told = state.record is not None  # of those named so far
         missed, refused = draft.missed, draft.refused
-        server = draft.server
-        facts = draft.facts(self.setting, self.scheme.exact)
+        setting, server = self.setting, draft.server if draft.usable else state.server
+        # A round that nobody could be ordered for still counts: time goes on.
+        steps = int(draft.ordered[1].max(initial=0)) if draft.ordered else 0
+        iteration = state.iteration + (
+            steps or min(setting.tau, setting.iterations - state.iteration)
+        )
         return replace(
             state,
-            server=state.server if server is None else server,
+            server=server,
             memories=draft.memories,
             residues=draft.residues,
             control=draft.control,
             flying=draft.flying,
-            news=news,
+            news=replace(draft.news, round=state.round + 1, iteration=iteration),
             starts=draft.starts,
             round=state.round + 1,
-            iteration=state.iteration + draft.advanced,
+            iteration=iteration,
             bytes_up=state.bytes_up + draft.up,
             bytes_down=state.bytes_down + draft.down,
-            participants=len(draft.answered),
+            participants=draft.answered,
             refusals=state.refusals + len(refused),
             refused=tuple(sorted({*(() if told else state.refused), *refused})),
             clock=draft.now,
             misses=state.misses + len(missed),
             missed=tuple(sorted({*(() if told else state.missed), *missed})),
-            rounds=(*(() if told else state.rounds), *facts),
+            rounds=(*(() if told else state.rounds), *draft.facts(setting, self.scheme.exact)),
             record=None,
-            diverged=server is None or not _finite(server),
+            diverged=not draft.usable or not _finite(server),
         )
 
 
@@ -275,7 +264,8 @@ class _Draft:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.server: Vectors | None = state.server
+        self.server = state.server
+        self.usable = True  # whether an answer could be used, if there were any
         self.memories = dict(state.memories)
         self.residues = dict(state.residues)
         self.control: dict[str, Any] = state.control
@@ -284,11 +274,10 @@ class _Draft:
         self.starts = state.starts.copy()
         self.now = state.clock
         self.down = self.up = 0
-        self.advanced = 0
         self.lost: set[int] = set()  # to the clock: they are not asked again in this round
         self.missed: set[int] = set()
         self.refused: set[int] = set()
-        self.answered: set[int] = set()
+        self.answered = 0  # workers, in the last stage
         self.ordered: tuple[Indexes, Indexes] | None = None  # who was to train, how many steps
 
     def lose(self, workers: Indexes) -> None:
@@ -302,12 +291,11 @@ class _Draft:
         self.up += answers.up
         self.refused |= set(answers.refused)
         self.missed |= set(answers.missed)
-        self.answered = set()
+        self.answered = 0
         for part in taken:
-            for worker, steps in zip(part.workers.tolist(), part.steps.tolist(), strict=True):
-                if worker not in answers.missed:
-                    self.starts[worker] += steps
-                    self.answered.add(worker)
+            came = ~np.isin(part.workers, answers.missed)
+            self.starts[part.workers[came]] += part.steps[came]
+            self.answered += int(came.sum())
 
     def facts(self, setting: Setting, exact: bool) -> tuple[RoundFacts, ...]:
         """What a record keeps of a round, unless it is the plain one."""
