@@ -120,20 +120,20 @@ def test_a_run_whose_recording_goes_wrong_is_begun_again(
     import fednag.simulate.engine as engine_module
 
     monkeypatch.setattr(Switching, "switched", False)
-    original = engine_module.Engine.round
+    original = engine_module.Engine.exchange
 
-    def later(self: Any, server: Any, workers: Any, starts: Any, steps: int, number: int) -> Any:
-        if number == 2:
+    def later(self: Any, asked: Any, *rest: Any) -> Any:
+        if asked.round == 2:
             Switching.switched = True
-        return original(self, server, workers, starts, steps, number)
+        return original(self, asked, *rest)
 
-    monkeypatch.setattr(engine_module.Engine, "round", later)
+    monkeypatch.setattr(engine_module.Engine, "exchange", later)
     out = {"out": tmp_path} if saved else {}
     run = trained(Switching(), engine={"chunk": 1, "threads": 1}, **out)
     assert any("begun again, with the plain loop" in note for note in run.notes)
     assert [record.iteration for record in run.records] == [0, 2, 4, 6, 8, 10, 12]
     # The second time it is the switched model from the first iteration on.
-    monkeypatch.setattr(engine_module.Engine, "round", original)
+    monkeypatch.setattr(engine_module.Engine, "exchange", original)
     plain = trained(Switching(), engine={"chunk": 1, "threads": 1, "recorded": False})
     assert [r.loss for r in run.records] == [r.loss for r in plain.records]
     if saved:
@@ -451,13 +451,13 @@ def test_the_end_of_a_run_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     import fednag.simulate.engine as engine_module
 
     monkeypatch.setattr(Switching, "switched", False)
-    original = engine_module.Engine.round
+    original = engine_module.Engine.exchange
 
-    def later(self: Any, server: Any, workers: Any, starts: Any, steps: int, number: int) -> Any:
-        Switching.switched = Switching.switched or number == 6
-        return original(self, server, workers, starts, steps, number)
+    def later(self: Any, asked: Any, *rest: Any) -> Any:
+        Switching.switched = Switching.switched or asked.round == 6
+        return original(self, asked, *rest)
 
-    monkeypatch.setattr(engine_module.Engine, "round", later)
+    monkeypatch.setattr(engine_module.Engine, "exchange", later)
     run = trained(Switching(), engine={"chunk": 1, "threads": 1})
     assert any("begun again" in note for note in run.notes)
 

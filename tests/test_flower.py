@@ -256,7 +256,9 @@ def test_the_mean_of_the_rest_by_hand(tmp_path: Path) -> None:
     for k in (0, 2):
         silo = Silo(deployment, {"partition-id": k})
         sent = silo.algorithm.init(silo.problem.initial)
-        ups[k], sizes[k] = silo.train(sent, silo.fresh(), 0, 3, 1)[0].w, silo.samples
+        one = np.zeros(1, dtype=np.int64)
+        asked = Exchange(silo.algorithm, 0, {}, 1, sent, one, one + 3, one)
+        ups[k], sizes[k] = silo.exchange(asked, silo.fresh())[0].up.w[0], silo.samples
     wanted = (sizes[0] * ups[0] + sizes[2] * ups[2]) / (sizes[0] + sizes[2])
     run = play(config, grid_of(config, faults={1: altered(_set("w", np.full(SIZE, np.nan)))}))
     assert float((weights(run) - wanted).abs().max()) < 1e-14
@@ -396,8 +398,9 @@ def test_a_server_that_dies_goes_on_to_the_same_bits(name: str, place: str, tmp_
     asked: list[int] = []
 
     def spy(message: Any, answered: Any) -> Any:
-        if message.metadata.message_type == "train":
-            asked.append(dict(message.content.config_records["about"])["round"])
+        about = dict(message.content.config_records["about"])
+        if message.metadata.message_type == "train" and about["steps"]:
+            asked.append(about["round"])
         return answered
 
     grid.faults[node_of(grid, 0)] = spy
@@ -505,16 +508,17 @@ def test_a_round_lasts_until_its_deadline_and_no_longer(tmp_path: Path) -> None:
         assert last.missed == (2,)
 
 
-def test_who_misses_only_the_probe_still_trains(tmp_path: Path) -> None:
+def test_who_misses_only_the_first_stage_still_trains(tmp_path: Path) -> None:
     """And goes on with new samples, for its iterations were used."""
     starts: list[int] = []
 
     def shy(asked: Any, answered: Any) -> Any:
         about = dict(asked.content.config_records["about"])
-        if asked.metadata.message_type == "train":
+        trains = asked.metadata.message_type == "train"
+        if trains and about["steps"]:
             starts.append(about["start"])
-        probe = asked.metadata.message_type == "query.probe"
-        return None if probe and about["round"] == 2 else answered
+        asks = trains and not about["steps"]
+        return None if asks and about["round"] == 2 else answered
 
     config = config_of(tmp_path, algorithm__name="mime", rounds=4)
     run = play(config, grid_of(config, faults={1: shy}))
@@ -648,7 +652,7 @@ STRANGERS: dict[str, tuple[dict[str, Any], str]] = {
     "data of its own": ({"node": {"partition-id": 1, "data-folder": "/x"}}, "a data set by name"),
     "another fednag": ({"said": {"fednag": "9.9"}}, "its fednag is 9.9"),
     "another torch": ({"said": {"torch": "1.0"}}, "its torch is 1.0"),
-    "another protocol": ({"said": {"protocol": 2}}, "its protocol is 2"),
+    "another protocol": ({"said": {"protocol": 1}}, "its protocol is 1"),
     "another hash": ({"said": {"digest": "f" * 64}}, "its digest is fff"),
     "samples it has not": ({"said": {"samples": 500}}, "and has"),
     "absurd samples": ({"said": {"samples": 10**12}}, "10000000"),
@@ -857,14 +861,14 @@ def test_words_do_not_make_a_run_diverge(tmp_path: Path) -> None:
 
 
 def test_a_crash_in_a_silo_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Silo.train
+    original = Silo.exchange
 
     def crash(self: Silo, *rest: Any) -> Any:
         if self.number == 1:
             raise ZeroDivisionError("out of everything")
         return original(self, *rest)
 
-    monkeypatch.setattr(Silo, "train", crash)
+    monkeypatch.setattr(Silo, "exchange", crash)
     config = config_of(tmp_path, rounds=1)
     run = play(config, grid_of(config))
     (line,) = [line for line in silos_of(run) if line["status"] == "refused"]
@@ -876,11 +880,12 @@ def test_a_crash_in_a_silo_is_a_refusal(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ({"digest": "0"}, "its digest is 0"),
         ({"silo": 2}, "its silo is 2, not 0"),
-        ({"steps": 4}, "tau is 3"),
+        ({"steps": 4}, "at most 3 are agreed"),
+        ({"stage": 1}, "its stage is 1, and a round has 1"),
         ({"steps": -1}, "its steps is -1"),
         ({"start": "x"}, "its start is x"),
         ({"token": "../../etc"}, "no proper token"),
-        ({"protocol": 2}, "its protocol is 2"),
+        ({"protocol": 1}, "its protocol is 1"),
         ({"torch": "1.0"}, "its torch is 1.0"),
         ({"fednag": "9.9"}, "its fednag is 9.9"),
     ],
@@ -892,8 +897,8 @@ def test_a_silo_refuses_what_it_should_not_be_asked(
     deployment = read_run_config(config)
     grid = grid_of(config, [0], None, **{"memory-folder": str(tmp_path / "memory")})
     silo = Silo(deployment, {"partition-id": 0})
-    about = {"protocol": 1, "digest": deployment.digest, "silo": 0, "round": 1, "start": 0}
-    about |= {"steps": 3, "accepted": 0, "token": "a" * 32, **protocol.versions()}
+    about = {"protocol": 2, "digest": deployment.digest, "silo": 0, "round": 1, "start": 0}
+    about |= {"stage": 0, "steps": 3, "accepted": 0, "token": "a" * 32, **protocol.versions()}
     sent = protocol.pack(silo.algorithm.init(silo.problem.initial))
     for changed in (label, {}):
         message = protocol.message("train", node_of(grid, 0), about | changed, sent)

@@ -92,6 +92,13 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "clock.fleet": (None, "phones"),
     "clock.deadline": (None, 2.0),
     "clock.digest": (None, "abc"),
+    "model.loss": (None, "mse"),
+    "uplink": ((), ({"kind": "float16"},)),
+    "downlink": ((), ({"kind": "float16"},)),
+    "aggregator.kind": ("mean", "equal"),
+    "controller.kind": ("constant", "steps-by-worker"),
+    "schedule": ((), ({"kind": "cosine", "field": "algorithm.lr"},)),
+    "own": (None, {"mine.py": "f" * 64}),
 }
 METHODS: dict[str, dict[str, float]] = {
     "fednag": {"lr": 0.01, "momentum": 0.9},
@@ -115,6 +122,7 @@ NO_NUMBERS = {"name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds
 AFTER_FIRST = {
     *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
+    *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule", "own"),
 }
 # Keys that version 0.1.0 gave to its methods at their defaults.
 FIRST = {
@@ -128,7 +136,6 @@ FIRST = {
     "scaffold": "4063e60e",
     "fedavgm": "41b48165",
     "fedadam": "7c08cab0",
-    "fednag-local": "796d576e",
     "csgd": "5e8055dc",
     "cnag": "95118631",
 }
@@ -138,7 +145,9 @@ def changed(experiment: Experiment, field: str, value: Any) -> Experiment:
     """With another value, whether or not the two make sense together."""
     section, dot, option = field.partition(".")
     if dot:
-        value = getattr(experiment, section).model_copy(update={option: value})
+        table = getattr(experiment, section)
+        own = isinstance(table, dict)
+        value = {option: value} if own else table.model_copy(update={option: value})
     return experiment.model_copy(update={section: value})
 
 

@@ -76,7 +76,8 @@ def _returned(algorithm: Algorithm) -> None:
     if lost := sorted(set(mine) - set(kept)):
         raise FednagError(f"{name}.end: must keep {', '.join(lost)} too, as memory has it")
     mean = up.map(lambda vector: vector.reshape(-1))
-    _holds(f"{name}.update", algorithm.update(server, mean, News()), set(), "down")
+    back = {"w", *set(algorithm.down) & set(algorithm.up)}  # what comes up to go down again
+    _holds(f"{name}.update", algorithm.update(server, mean, News()), back, "down")
 
 
 def _repeats(algorithm: Algorithm) -> None:

@@ -75,9 +75,9 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
         _whole(about, key) for key in ("round", "stage", "start", "steps", "accepted")
     )
     if place >= len(silo.scheme.stages):
-        raise Refusal(f"it asks for stage {place}, and a round has {len(silo.scheme.stages)}")
-    if steps > silo.experiment.training.iterations:
-        raise Refusal(f"it asks for {steps} iterations, more than training.iterations")
+        raise Refusal(f"its stage is {place}, and a round has {len(silo.scheme.stages)}")
+    if steps > silo.most_steps:
+        raise Refusal(f"it asks for {steps} iterations, and at most {silo.most_steps} are agreed")
     stage = silo.scheme.stages[place]
     sent = unpack(protocol.arrays(given), silo.with_buffers(silo.sent(place)), silo.shape)
     memory = Memory(context.state, context.node_config, str(about.get("token")), silo.fresh())

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fednag.controllers import Constant
 from fednag.core.algorithm import BUFFERS
 from fednag.core.executor import Exchange
 from fednag.core.keys import Draws
@@ -59,6 +60,13 @@ class Silo:
     def shape(self) -> Shape:
         problem = self.problem
         return Shape(len(problem.initial), problem.dtype, len(problem.buffers))
+
+    @property
+    def most_steps(self) -> int:
+        """Local iterations a server may ask for: tau, unless a controller decides."""
+        training = self.experiment.training
+        plain = isinstance(self.scheme.controller, Constant)
+        return training.tau if plain else training.iterations
 
     def sent(self, place: int) -> tuple[str, ...]:
         """The vectors that come down in a stage."""

@@ -67,7 +67,7 @@ class RunView:
             seed=outcome.experiment.seed,
             records=outcome.records,
             ending=outcome.ending,
-            config=outcome.experiment.model_dump(exclude_none=True),
+            config=outcome.experiment.model_dump(mode="json", exclude_none=True),
             info={**outcome.about, "notes": outcome.notes},
             folder=outcome.folder,
         )
