@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help run test lint docs bench soak install clean
+.PHONY: help run test check lint docs bench soak install clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -14,6 +14,9 @@ run: $(VENV)/.installed ## compare FedNAG with its rivals on the embedded digits
 
 test: $(VENV)/.installed-test ## run all tests
 	@$(BIN)/python -m pytest
+
+check: lint ## lint, and the fast tests of the core and of what has changed (a minute)
+	@$(BIN)/python -m pytest -m "not slow and not flower and not browser" $$($(BIN)/python tests/changed.py)
 
 lint: $(VENV)/.installed-test ## ruff and mypy --strict
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

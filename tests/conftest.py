@@ -21,6 +21,25 @@ settings.register_profile("explore")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
+# What `make check` runs whatever has changed.
+CORE = {
+    *("architecture", "config", "keys", "laws", "parts", "rules", "schedule", "statistics"),
+}
+FLOWER = ("test_flower", "test_deployment")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks by file, so that nobody has to remember them."""
+    for item in items:
+        name = item.path.stem
+        if name.removeprefix("test_") in CORE:
+            item.add_marker("core")
+        if name.startswith(FLOWER):
+            item.add_marker("flower")
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+
+
 @pytest.fixture(scope="session")
 def blobs() -> Dataset:
     """Three noisy classes in four dimensions: small, not separable, float64."""
