@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
 
 from fednag.algorithms import FedNAG
-from fednag.core.algorithm import Grad, News, Slopes, Step, local_round, server_round
+from fednag.core.aggregator import Aggregator
+from fednag.core.algorithm import Grad, Slopes, local_round
+from fednag.core.controller import Setting
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.loop import Loop, Scheme
+from fednag.core.state import State
 from fednag.core.vectors import Vector, Vectors
 from fednag.errors import FednagError
 from fednag.theory.landscape import Landscape
@@ -59,18 +68,18 @@ def watch(
     landscape: Landscape, algorithm: FedNAG, tau: int, rounds: int, minimiser: Vector
 ) -> Trajectory:
     """Run the method and beside it, from each aggregation on, its step on the global gradient."""
-    server = algorithm.init(landscape.start)
+    executor = OnLandscape(landscape)
+    state, loop = _start(executor, algorithm, tau, rounds)
     moments: list[Moment] = []
-    visited = [server.w]
+    visited = [state.server.w]
     scale = 1.0
     for k in range(1, rounds + 1):
-        mean, paths = _round(landscape, algorithm, server, tau)
-        for moment, w in _beside(landscape, algorithm, server, paths, tau, minimiser, k):
+        server, state = state.server, loop.advance(state)
+        for moment, w in _beside(landscape, algorithm, server, executor.paths, tau, minimiser, k):
             moments.append(moment)
             scale = max(scale, float(w.norm()))
-        server = server_round(algorithm, server, mean, News())
-        visited.append(server.w)
-    last = landscape.mean(landscape.slopes(server.w))
+        visited.append(state.server.w)
+    last = landscape.mean(landscape.slopes(state.server.w))
     return Trajectory(
         eta=algorithm.lr,
         gamma=algorithm.momentum,
@@ -85,44 +94,49 @@ def watch(
 
 def centralised_gap(landscape: Landscape, algorithm: FedNAG, iterations: int) -> float:
     """Proposition 1: the largest distance between FedNAG at tau = 1 and centralised NAG."""
-    server = central = algorithm.init(landscape.start)
+    state, loop = _start(OnLandscape(landscape), algorithm, 1, iterations)
+    central = state.server
     largest = 0.0
     for _ in range(iterations):
-        mean, _ = _round(landscape, algorithm, server, 1)
-        server = server_round(algorithm, server, mean, News())
+        state = loop.advance(state)
         slope = landscape.mean(landscape.slopes(central.w))
         central = algorithm.step(central, _always(slope), central, Vectors())
-        largest = max(largest, float((server.w - central.w).norm()))
+        largest = max(largest, float((state.server.w - central.w).norm()))
     return largest
 
 
-def _round(
-    landscape: Landscape, algorithm: FedNAG, server: Vectors, tau: int
-) -> tuple[Vectors, list[list[Vectors]]]:
-    """The mean that comes up, and every worker's states on the way."""
-    sent = server.pick(algorithm.down)
-    ups, paths = [], []
-    for worker in range(len(landscape.sizes)):
-        mine = algorithm.memory(landscape.start)
-        path = [algorithm.begin(sent, mine)]
-        full = partial(landscape.slope, worker)
-        up, _, _ = local_round(
-            algorithm, sent, mine, [full] * tau, Slopes(full), _watched(algorithm, path)
-        )
-        ups.append(up)
-        paths.append(path)
-    names = algorithm.up
-    return Vectors(**{name: landscape.mean([up[name] for up in ups]) for name in names}), paths
+class OnLandscape(Executor):
+    """Workers that step along full gradients of a landscape; keeps the way each has come."""
+
+    def __init__(self, landscape: Landscape) -> None:
+        self.landscape, self.held = landscape, sum(landscape.sizes)
+        self.paths: list[list[Vectors]] = []
+
+    def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
+        sizes = torch.tensor([self.landscape.sizes[i] for i in asked.workers], dtype=torch.float64)
+        ups, self.paths = [], []
+        for worker, steps in zip(asked.workers.tolist(), asked.steps.tolist(), strict=True):
+            grad = partial(self.landscape.slope, worker)
+            path = [asked.stage.begin(asked.sent, Vectors())]
+
+            def step(local: Vectors, *given: Any, path: list[Vectors] = path) -> Vectors:
+                path.append(asked.stage.step(local, *given))
+                return path[-1]
+
+            grads = [grad] * steps
+            up, _, _ = local_round(asked.stage, asked.sent, Vectors(), grads, Slopes(grad), step)
+            ups.append(up)
+            self.paths.append(path)
+        names = asked.stage.up
+        rows = Vectors(**{name: torch.stack([up[name] for up in ups]) for name in names})
+        return Answers(total=Aggregator().lift(rows, sizes), size=self.held)
 
 
-def _watched(algorithm: FedNAG, path: list[Vectors]) -> Step:
-    """The method's step, each state it leads to noted in ``path``."""
-
-    def step(local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
-        path.append(algorithm.step(local, grad, sent, mine))
-        return path[-1]
-
-    return step
+def _start(executor: OnLandscape, algorithm: FedNAG, tau: int, rounds: int) -> tuple[State, Loop]:
+    sizes = np.array(executor.landscape.sizes, dtype=np.int64)
+    setting = Setting(0, tau, tau * rounds, len(sizes), sizes)
+    state = State(algorithm.init(executor.landscape.start), np.zeros_like(sizes))
+    return state, Loop(Scheme(algorithm), setting, executor)
 
 
 def _beside(
