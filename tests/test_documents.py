@@ -284,7 +284,8 @@ def test_docstrings_run(module: str) -> None:
 
 
 # What is no more than a name for something, or is what the example of another one gives.
-NAMES_OF_TYPES = {"fednag": {"ALGORITHMS", "Grad", "Vector"}}
+REGISTRIES = {"AGGREGATORS", "ALGORITHMS", "CONTROLLERS", "SCHEDULES", "TRANSFORMS"}
+NAMES_OF_TYPES = {"fednag": {*REGISTRIES, "Grad", "Vector"}}
 GIVEN_BY = {
     "fednag.clock": {
         "Part": "where_time_goes",

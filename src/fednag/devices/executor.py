@@ -22,7 +22,7 @@ from fednag.simulate.run import Plan
 
 
 def on_clock(plan: Plan, fleet: Fleet) -> tuple[Callable[[Executor], Executor], list[str]]:
-    """What puts an executor of the plan on the fleet's clock, and notes on what that rests on.
+    """A function that puts an executor on the fleet's clock, and notes on the fleet.
 
     The delays are those that ``replay`` draws for the run's own seed.
     """
@@ -88,7 +88,7 @@ class OnClock(Executor):
 
 
 def notes_on(fleet: Fleet, workers: int) -> list[str]:
-    """What every output about a fleet says of it."""
+    """Notes that every output about a fleet has."""
     notes = [fleet.placing(workers)]
     if fleet.synthetic:
         notes.insert(0, f"{fleet.name} is synthetic: chosen from public facts, not measured")
