@@ -257,6 +257,16 @@ def test_readme_lists_every_method_and_only_real_files() -> None:
         assert (ROOT / target).exists(), target
 
 
+def test_source_files_that_pages_name_are_there() -> None:
+    """Modules move; what is said of them must move along."""
+    pages = [README, CONTRIBUTING, *(p.read_text() for p in (ROOT / "docs").rglob("*.md"))]
+    file = re.compile(r"`((?!tests/)(?:[\w-]+/)+\w+\.py)`")
+    named = {name for page in pages for name in file.findall(page)}
+    assert len(named) > 20
+    for name in named:
+        assert any((home / name).exists() for home in (ROOT, ROOT / "src/fednag")), name
+
+
 def test_experiment_fields_are_documented() -> None:
     from fednag.config import Experiment
 
