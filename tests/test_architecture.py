@@ -4,45 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "fednag"
+import pytest
 
-# A room may look into those above it in this list, and into none beside it.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
-    ("core",),
-    ("algorithms", "transforms", "aggregators", "controllers"),
-    ("data",),
-    ("compute",),
-    ("problems",),
-    ("simulate",),
-    ("config",),
-    ("devices",),
-    ("runs",),
-    ("clock", "flower", "theory"),
-    ("show",),
-    ("results",),
-    ("arguments",),
-    ("api",),
-    ("planning", "paper"),
-    ("cli",),
-    ("__main__", "__init__"),
-)
+from layers import LAYERS, SOURCE, graph, imports, room
+
+ROOT = SOURCE.parents[1]
 DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 
 
-def room(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
-
-
-def imports(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fednag"):
-            parts = node.module.split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
-    return found
+def test_every_room_has_a_layer() -> None:
+    assert set(graph()) == set(DEPTH)
+    assert len(DEPTH) == sum(map(len, LAYERS))  # and only one
 
 
 def test_imports_go_one_way() -> None:
@@ -50,6 +25,40 @@ def test_imports_go_one_way() -> None:
         here = room(path)
         for other in imports(path) - {here}:
             assert DEPTH[other] < DEPTH[here], f"{path} looks into {other}"
+
+
+def test_every_way_of_importing_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "room.py"
+    file.write_text(
+        "import torch, fednag.api\nfrom fednag import cli\nfrom fednag.core.loop import Loop\n"
+        "def late():\n    from fednag.runs import view\n"
+    )
+    assert imports(file) == {"api", "cli", "core", "runs"}
+
+
+def test_the_drawing_is_that_of_the_imports_now() -> None:
+    """Otherwise: `python docs/drawing.py`, and look whether the new import is meant."""
+    drawn = runpy.run_path(str(ROOT / "docs" / "drawing.py"))
+    assert drawn["DRAWING"].read_text(encoding="utf-8") == drawn["drawing"]()
+
+
+def test_only_imports_that_follow_from_others_are_not_drawn() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "drawing.py"))
+    edges = graph()
+    arrows = {name: set(others) for name, others in drawn["needed"](edges).items()}
+    for name, others in edges.items():
+        assert arrows[name] <= others
+        assert drawn["reached"](name, arrows) == drawn["reached"](name, edges)
+        for other in arrows[name]:  # none can be left out
+            without = {**arrows, name: arrows[name] - {other}}
+            assert other not in drawn["reached"](name, without)
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_every_room_is_on_the_map(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for name in DEPTH:
+        assert f"`{name}" in text, name
 
 
 def test_no_unsafe_constructs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -347,6 +348,11 @@ def test_lists(desk: Desk) -> None:
     methods = desk.fednag("algorithms")
     assert methods.code == 0
     assert "fednag-local" in methods.out
+    parts = desk.fednag("parts")
+    assert parts.code == 0
+    assert re.search(r"\[\[downlink\]\].*float16", parts.out, re.S)
+    assert re.search(r"\[controller\].*buffered.*need \(required\)", parts.out, re.S)
+    assert re.search(r"\[\[schedule\]\].*cosine.*last=0.0", parts.out, re.S)
     data = desk.fednag("data", "list")
     assert "missing: fednag data get mnist" in data.out
     assert str(desk.folder / "data") in data.out

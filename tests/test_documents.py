@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,99 @@ def test_readme_python_runs(tmp_path: Path) -> None:
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+# How a part of each kind is used, by its registry: what is given, and to what it is compared.
+PLAIN: dict[str, Any] = {"algorithm": "fedavg", "model": "logistic", "tau": 5, "iterations": 60}
+# Of four workers three are waited for: then some of a round's answers are a round late, others not.
+LATE = {"controller": {"kind": "buffered", "need": 3}, "clock": {"fleet": "paper-edge"}}
+USES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ALGORITHMS": ({"algorithm": "{name}"}, {}),
+    "TRANSFORMS": ({"uplink": ["{name}"]}, {}),
+    "AGGREGATORS": ({"aggregator": "{name}", **LATE}, LATE),
+    "CONTROLLERS": ({"controller": "{name}"}, {}),
+    "SCHEDULES": ({"schedule": [{"kind": "{name}", "field": "algorithm.lr"}]}, {}),
+}
+
+
+def named(given: Any, name: str) -> Any:
+    """The same with ``{name}`` replaced, wherever it stands."""
+    if isinstance(given, dict):
+        return {key: named(inner, name) for key, inner in given.items()}
+    if isinstance(given, list):
+        return [named(inner, name) for inner in given]
+    return name if given == "{name}" else given
+
+
+@pytest.mark.parametrize("registry", USES)
+def test_parts_added_as_described_train(
+    registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file and a line in a registry: the part is built from its name, and does something."""
+    import fednag
+    from fednag.config import own
+
+    entry = re.search(
+        rf'`{registry}`:\s+`"([a-z-]+)": (\w+)`\.\n\n```python\n(.*?)```', CONTRIBUTING, re.S
+    )
+    assert entry, registry
+    name, cls, code = entry.groups()
+    lines = [line for line in code.splitlines() if line.strip()]
+    assert len(lines) < 20
+    (tmp_path / "part.py").write_text(code)
+    part = own.load(f"{tmp_path / 'part.py'}:{cls}", registry)
+    assert name not in getattr(fednag, registry)  # otherwise this page needs another example
+    monkeypatch.setitem(getattr(fednag, registry), name, part)
+    given, usual = USES[registry]
+    run = fednag.run(**{**PLAIN, **named(given, name)}, quiet=True)
+    plain = fednag.run(**{**PLAIN, **usual}, quiet=True)
+    losses, others = ([float(record.loss or 0) for record in r.records] for r in (run, plain))
+    assert losses[-1] < losses[0]
+    assert max(abs(a - b) for a, b in zip(losses, others, strict=False)) > 1e-4  # not by rounding
+
+
+def section_of(page: str, heading: str) -> str:
+    text = (ROOT / "docs" / page).read_text()
+    return text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def test_parts_of_a_round_run_as_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fednag.cli import main
+
+    text = section_of("experiments.md", "Parts of a round")
+    (file,) = re.findall(r"```toml\n(.*?)```", text, re.S)
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    (shell,) = re.findall(r"```sh\n(.*?)```", text, re.S)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "parts.toml").write_text(f"{file}\n[training]\niterations = 40\n")
+    monkeypatch.chdir(tmp_path)
+    for command in ["fednag run parts.toml", *shell.splitlines()]:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 0, command
+    (tmp_path / "block.py").write_text(block)
+    capsys.readouterr()
+    runpy.run_path(str(tmp_path / "block.py"))
+    assert "fednag" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"controller": {"kind": "buffered", "need": 2}}, "there is no clock; name a fleet"),
+        ({"algorithm": "mime", **LATE}, "has rounds of several exchanges"),
+        ({"schedule": [{"kind": "cosine", "field": "algorithm.mu"}]}, "is no number of FedAvg"),
+    ],
+)
+def test_what_the_page_says_is_refused(given: dict[str, Any], sentence: str) -> None:
+    import fednag
+
+    with pytest.raises(fednag.FednagError, match=sentence):
+        fednag.run(**{**PLAIN, **given}, quiet=True)
+
+
 def test_theory_python_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "theory.md").read_text(), re.S)
     (tmp_path / "block.py").write_text(block)
@@ -163,6 +257,27 @@ def test_readme_lists_every_method_and_only_real_files() -> None:
         assert (ROOT / target).exists(), target
 
 
+def test_source_files_that_pages_name_are_there() -> None:
+    """Modules move; what is said of them must move along."""
+    pages = [README, CONTRIBUTING, *(p.read_text() for p in (ROOT / "docs").rglob("*.md"))]
+    file = re.compile(r"`((?!tests/)(?:[\w-]+/)+\w+\.py)`")
+    named = {name for page in pages for name in file.findall(page)}
+    assert len(named) > 20
+    for name in named:
+        assert any((home / name).exists() for home in (ROOT, ROOT / "src/fednag")), name
+
+
+def test_the_walk_through_the_source_names_what_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:, )?)+)", text)
+    assert len(named) > 5
+    for file, listed in named:
+        code = (ROOT / "src" / "fednag" / file).read_text()
+        for name in re.findall(r"`([\w.]+)`", listed):
+            for part in name.split("."):
+                assert re.search(rf"^ *(class|def) {part}\b", code, re.M), (file, name)
+
+
 def test_experiment_fields_are_documented() -> None:
     from fednag.config import Experiment
 
@@ -171,6 +286,7 @@ def test_experiment_fields_are_documented() -> None:
         inner = getattr(field.annotation, "model_fields", None)
         for key in inner or []:
             assert f"`{name}.{key}`" in text, f"{name}.{key}"
+        assert inner or f"`{name}`" in text or f"`{name}." in text, name
 
 
 SOURCE = ROOT / "src"
@@ -189,12 +305,8 @@ def test_docstrings_run(module: str) -> None:
 
 
 # What is no more than a name for something, or is what the example of another one gives.
-NAMES_OF_TYPES = {
-    "fednag": {
-        *("ALGORITHMS", "AGGREGATORS", "CONTROLLERS", "SCHEDULES", "TRANSFORMS"),
-        *("Grad", "Order", "Vector"),
-    }
-}
+REGISTRIES = {"AGGREGATORS", "ALGORITHMS", "CONTROLLERS", "SCHEDULES", "TRANSFORMS"}
+NAMES_OF_TYPES = {"fednag": {*REGISTRIES, "Grad", "Vector"}}
 GIVEN_BY = {
     "fednag.clock": {
         "Part": "where_time_goes",

@@ -182,7 +182,8 @@ def test_damaged_cifar_files(classes: Any, damage: tuple[str, int, int], tmp_pat
 
 
 WORDS = [
-    *("run", "compare", "sweep", "resume", "show", "algorithms", "data", "list", "split", "check"),
+    *("run", "compare", "sweep", "resume", "show", "algorithms", "parts", "data", "list"),
+    *("split", "check"),
     *("--set", "--seeds", "--out", "--quiet", "--grid", "--resume", "--algorithms", "--help"),
     *("--kind", "--workers", "--classes", "--alpha", "--skew", "--assign", "--seed", "--version"),
     *("e.toml", "out", "training.tau=2", "training.tau=1,2", "seed=1", "=", "a=b", "0,1", "-1"),

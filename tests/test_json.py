@@ -78,6 +78,7 @@ CASES: dict[str, Case] = {
     "show": (("made", "--target", "0.2"), {"rows", "target", "notes", "failed"}),
     "report": (("made",), {"rows", "sentence", "files", "notes", "failed"}),
     "algorithms": ((), {"name", "meaning", "down", "up", "stages", "numbers"}),
+    "parts": ((), {"sections", "name", "meaning", "numbers", "required"}),
     "flower init": (("app", "--silos", "2"), {"folder", "files"}),
     "flower up": (("--silos", "2", "--set", "rounds=2"), RANKED - {"failed"}),
     "flower keys": (("secrets", "--host", "localhost", "--silo", "silo-0"), {"files"}),
@@ -181,6 +182,22 @@ def test_standard_output_is_one_document(path: str, fednag: Caller) -> None:
     assert "\x1b" not in result.out + result.err
 
 
+def test_parts_are_listed_as_they_can_be_given(fednag: Caller) -> None:
+    from fednag.config.own import build_part
+    from fednag.config.parts import REGISTRIES
+
+    rows = fednag("parts", "--json").document
+    listed = {(section, row["name"]) for row in rows for section in row["sections"]}
+    assert listed == {(s, name) for s, (registry, _) in REGISTRIES.items() for name in registry}
+    required = {row["name"]: row["required"] for row in rows}
+    assert required["cosine"] == ["field"]
+    for row in rows:
+        registry, base = REGISTRIES[row["sections"][0]]
+        if not row["required"]:
+            table = {"kind": row["name"], **row["numbers"]}
+            assert build_part(table, registry, base, "part") == registry[row["name"]]()
+
+
 def texts_of_numbers(value: Any) -> Iterator[str]:
     """Numbers are numbers, not texts; but what the paper says is quoted as it stands there."""
     if isinstance(value, dict):
@@ -223,6 +240,7 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "show": (("made", "--target", "2"), "--target 2: an accuracy is above 0"),
     "report": (("made", "--out", "figures"), "--out figures: is a folder"),
     "algorithms": (("--jsn",), "No such option"),
+    "parts": (("--jsn",), "No such option"),
     "flower init": (("app", "--silos", "0"), "split.workers"),
     "flower up": (("--set", "algorithm.name=csgd"), "csgd is centralised"),
     "flower keys": (("secrets",), "say what to make"),

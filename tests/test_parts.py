@@ -392,6 +392,34 @@ def test_half_precision_halves_the_bytes_up_and_nearly_nothing_else() -> None:
     assert both.records[-1].loss == pytest.approx(last.loss, rel=1e-2)
 
 
+def test_fewer_bytes_take_less_time_on_a_clock(tmp_path: Path) -> None:
+    """A link of 1 kB/s both ways and nothing to compute: 2.6 kB down and up take 5.2 s a round."""
+    (tmp_path / "slow.toml").write_text(
+        """
+        name = "slow"
+        [[device]]
+        name = "one"
+        gflops = 1e6
+        up = { mbit = 0.008 }
+        down = { mbit = 0.008 }
+        """
+    )
+    ends = {}
+    for name, parts in {
+        "plain": {},
+        "up": {"uplink": ["float16"]},
+        "both": {"uplink": ["float16"], "downlink": ["float16"]},
+    }.items():
+        clock = {"fleet": str(tmp_path / "slow.toml")}
+        run = fednag.run("fedavg", clock=clock, **parts, **(SMALL | {"iterations": 4}))
+        ends[name] = run.records[-1].clock
+    assert ends == {
+        "plain": pytest.approx(5.2),
+        "up": pytest.approx(3.9),
+        "both": pytest.approx(2.6),
+    }
+
+
 def test_an_upload_that_overflows_is_refused() -> None:
     run = fednag.run(FedAvg(lr=1e6), uplink=[Float16()], **SMALL)
     assert run.diverged
@@ -513,6 +541,10 @@ def test_what_is_no_part_is_told(raw: dict[str, Any], sentence: str) -> None:
     ("given", "sentence"),
     [
         ({"controller": Buffered(2)}, "controller.kind: buffered goes by who answers first"),
+        (
+            {"algorithm": "mime", "controller": Buffered(2), "clock": {"fleet": "paper-edge"}},
+            "controller.kind: buffered does not wait for all workers, and Mime",
+        ),
         ({"schedule": [Cosine("algorithm.mu")]}, "schedule.0.field: 'algorithm.mu' is no number"),
         ({"schedule": [Cosine("training.tau")]}, "schedule.0.field: 'training.tau' is no number"),
         ({"uplink": "float16"}, "uplink: give a list"),
@@ -523,7 +555,7 @@ def test_what_is_no_part_is_told(raw: dict[str, Any], sentence: str) -> None:
 )
 def test_what_cannot_be_is_told_before_training(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FednagError) as caught:
-        fednag.run("fednag", **given, **SMALL)
+        fednag.run(given.pop("algorithm", "fednag"), **given, **SMALL)
     assert sentence in str(caught.value)
 
 

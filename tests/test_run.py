@@ -414,6 +414,25 @@ class Stateless(FedNAG):
         return Vectors(w=w)
 
 
+@dataclass(frozen=True)
+class OldUpdate(FedNAG):
+    def update(self, server: Vectors, mean: Vectors, share: Any) -> Vectors:
+        return mean
+
+
+@dataclass(frozen=True)
+class OldEnd(FedNAG):
+    def end(
+        self, local: Vectors, sent: Vectors, mine: Vectors, full: Any, steps: int
+    ) -> tuple[Vectors, Vectors]:
+        return local, mine
+
+
+@dataclass(frozen=True)
+class Probing(FedNAG):
+    probes = True
+
+
 class Undecorated(FedNAG):
     damping: float = 0.5
 
@@ -426,6 +445,9 @@ class Undecorated(FedNAG):
         (ShortUpdate(), r"ShortUpdate.update: must take \(server, mean, news\), but takes"),
         (Losing(), r"Losing.update: must return v too, named in down; it gave w"),
         (Stateless(), r"Stateless.init: must return v too, named in down; it gave w"),
+        (OldUpdate(), r"OldUpdate.update: takes share, which is news.share now"),
+        (OldEnd(), r"OldEnd.end: takes full, which is data.gradient now"),
+        (Probing(), r"Probing: probes and probed are no more; .* has stages"),
         (Undecorated(), r"Undecorated: damping is not .* put @dataclass\(frozen=True\) above"),
     ],
     ids=lambda value: type(value).__name__,

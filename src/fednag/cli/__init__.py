@@ -220,19 +220,15 @@ def algorithms(json: Json = False) -> None:
 
     Example: fednag algorithms
     """
-    from dataclasses import fields
-
     from rich.table import Table
 
     from fednag.algorithms import ALGORITHMS
 
     rows: list[dict[str, Any]] = []
     for name, cls in ALGORITHMS.items():
-        meaning = (cls.__doc__ or "").strip().splitlines()[0]
-        numbers = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]
         down, up = ((), ()) if cls.pooled else (cls.down, cls.up)
         sent = {"down": list(down), "up": list(up), "stages": _stages(cls)}
-        rows.append({"name": name, "meaning": meaning, **sent, "numbers": numbers})
+        rows.append({"name": name, "meaning": _meaning(cls), **sent, "numbers": _numbers(cls)[0]})
     if json:
         print_json(rows)
         return
@@ -243,6 +239,71 @@ def algorithms(json: Json = False) -> None:
         listed = ", ".join(f"{key}={default}" for key, default in row["numbers"].items())
         table.add_row(row["name"], row["meaning"], *ways, listed)
     console().print(table)
+
+
+@app.command(rich_help_panel=KNOW)
+def parts(json: Json = False) -> None:
+    """List what else a round is made of: transforms, aggregators, controllers, schedules.
+
+    Each goes into a section of an experiment file, as `kind`, with its numbers beside it.
+
+    Example: fednag parts
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from fednag.config.parts import LISTED, REGISTRIES
+
+    groups: dict[int, tuple[dict[str, Any], list[str]]] = {}  # sections that have the same parts
+    for section, (registry, _) in REGISTRIES.items():
+        groups.setdefault(id(registry), (registry, []))[1].append(section)
+    rows: list[dict[str, Any]] = []
+    for registry, sections in groups.values():
+        for name, cls in registry.items():
+            numbers, required = _numbers(cls)
+            about = {"meaning": _meaning(cls), "numbers": numbers, "required": required}
+            rows.append({"sections": sections, "name": name, **about})
+    if json:
+        print_json(rows)
+        return
+    table = Table("goes into", "kind", "what it does", "numbers (defaults)")
+    before = None
+    for row in rows:
+        if before not in (None, row["sections"]):
+            table.add_section()
+        headers = [f"[[{name}]]" if name in LISTED else f"[{name}]" for name in row["sections"]]
+        shown = [
+            f"{key} (required)" if key in row["required"] else f"{key}={default}"
+            for key, default in row["numbers"].items()
+        ]
+        # As text: rich takes what is in brackets for a style.
+        where = Text("" if row["sections"] == before else "\n".join(headers))
+        table.add_row(where, row["name"], Text(row["meaning"]), Text(", ".join(shown)))
+        before = row["sections"]
+    console().print(table)
+
+
+def _meaning(cls: type[Any]) -> str:
+    """The first line of a docstring."""
+    first = (cls.__doc__ or "").strip().splitlines()[0]
+    return first.replace("``", "").rstrip(":.") + "."
+
+
+def _numbers(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
+    """A part's numbers with their defaults; and the names of those without one, here None."""
+    from dataclasses import MISSING, fields
+
+    found: dict[str, Any] = {}
+    required = []
+    for field in fields(cls):
+        default = field.default
+        if default is MISSING and field.default_factory is not MISSING:
+            default = field.default_factory()
+        if default is MISSING:
+            default = None
+            required.append(field.name)
+        found[field.name] = default
+    return found, required
 
 
 def _stages(cls: type[Algorithm]) -> int:

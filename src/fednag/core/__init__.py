@@ -1,1 +1,1 @@
-"""A round as values: vectors, algorithms, what travels, the loop. It knows no models, no data."""
+"""The parts of a training round and the loop that joins them. It knows no models and no data."""

@@ -1,4 +1,4 @@
-"""How uploads become one: a reduction that merges in any order of groups."""
+"""How the server aggregates uploads: groups of workers are reduced, then merged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fednag.core.vectors import Vector, Vectors
 
 @dataclass(frozen=True, eq=False)
 class Total:
-    """Some workers' uploads, reduced: sums, and the weight that is in them."""
+    """The aggregate of some workers' uploads: weighted sums, and the total weight."""
 
     sums: Vectors
     weight: float
 
 
 class Aggregator:
-    """How the server makes one of many uploads. Subclasses are ``@dataclass(frozen=True)``.
+    """How the server aggregates uploads. Subclasses are ``@dataclass(frozen=True)``.
 
     The defaults are the mean weighted by data size. An aggregator with a ``weight`` of its own
     need write nothing else::
@@ -36,14 +36,14 @@ class Aggregator:
     """
 
     exact: ClassVar[bool] = True
-    """Uploads may come as they are; otherwise points come as differences from what was sent."""
+    """Uploads may be whole vectors; otherwise they are differences from what was sent."""
 
     def weight(self, size: int, staleness: int) -> float:
-        """What an upload of a worker with ``size`` samples counts."""
+        """The weight of an upload, by the worker's samples and how many rounds late it is."""
         return float(size)
 
     def lift(self, rows: Vectors, weights: Vector) -> Total:
-        """The uploads of n workers, (n, d) each; ``weights`` (n,) has the precision of sums."""
+        """Aggregate n workers' uploads, (n, d) each; sums are as precise as ``weights``, (n,)."""
         sums = rows.map(lambda rows: weights @ rows.to(weights.dtype))
         return Total(sums, float(weights.sum()))
 
@@ -51,5 +51,5 @@ class Aggregator:
         return Total(a.sums.map_with(b.sums, torch.add), a.weight + b.weight)
 
     def finish(self, total: Total, rng: np.random.Generator | None) -> Vectors:
-        """The one upload that stands for all; ``rng`` is keyed by round."""
+        """The aggregated upload; random numbers come from ``rng``, which is keyed by round."""
         return total.sums.map(lambda vector: vector / (total.weight or 1.0))

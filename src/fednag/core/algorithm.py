@@ -1,4 +1,4 @@
-"""The contract every method fulfils.
+"""The contract of a federated method.
 
 An algorithm is a frozen dataclass: its fields are its numbers, its methods are pure rules on flat
 vectors. It holds both halves, the worker's and the server's. What travels between them is declared
@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt, Lt
 from fednag.core.vectors import Vector, Vectors
 
 Grad = Callable[[Vector], Vector]
-"""A worker's gradient at the point given; a mini-batch one always uses the same batch."""
+"""A worker's gradient at the point given; on a mini-batch, the same one at each call."""
 
 BUFFERS = "buffers"
 """The vector that carries a model's running statistics; the methods' rules never see it."""
@@ -63,12 +63,12 @@ class News:
 
 
 class Algorithm(ABC):
-    """What a federated method must say of itself. Subclasses are ``@dataclass(frozen=True)``.
+    """A federated method: the workers' rules and the server's.
 
-    Only ``step`` must be written; the defaults of the rest are FedAvg's: the worker starts from
-    what it was sent, returns what is named in ``up``, keeps nothing, and the server takes the
-    mean, weighted by data size, as its new state. Rules return new vectors, never change the
-    ones they are given, and draw no random numbers.
+    Subclasses are ``@dataclass(frozen=True)``. Only ``step`` must be written; the defaults of the
+    rest are FedAvg's: the worker starts from what it was sent, returns what is named in ``up``,
+    keeps nothing, and the server takes the mean, weighted by data size, as its new state. Rules
+    return new vectors, never change the ones they are given, and draw no random numbers.
 
     >>> from dataclasses import dataclass
     >>> import torch
@@ -104,7 +104,7 @@ class Algorithm(ABC):
         return Vectors(w=w)
 
     def memory(self, w: Vector) -> Vectors:
-        """What a worker keeps between rounds, before its first."""
+        """A worker's first memory: the vectors it keeps between rounds."""
         return Vectors()
 
     def begin(self, sent: Vectors, mine: Vectors) -> Vectors:
@@ -223,7 +223,7 @@ def payload(algorithm: Algorithm, server: Vectors) -> tuple[int, int]:
 
 
 def _returned(algorithm: Algorithm, stage: Algorithm, w: Vector) -> int:
-    """Bytes a worker returns: found by what the rules give for two short vectors."""
+    """Bytes a worker returns, worked out by running the rules on two short vectors."""
     try:
         (short, first), (longer, second) = ((d, _sizes(algorithm, stage, w[:1], d)) for d in (3, 5))
     except Exception:  # its own training will tell what is wrong

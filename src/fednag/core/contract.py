@@ -1,4 +1,4 @@
-"""Whether a method of one's own fulfils the contract, told before it trains."""
+"""Checks, before training, that a user's own method fulfils the contract."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RULES = ("init", "memory", "begin", "step", "end", "update")
 
 
 def check(algorithm: Algorithm) -> None:
-    """One sentence, naming class and rule, for what would fail later and less clearly."""
+    """Raise FednagError, naming class and rule, for what would fail later and less clearly."""
     kind = type(algorithm)
     fields = set(getattr(kind, "__dataclass_fields__", {}))
     forgotten = sorted(set(inspect.get_annotations(kind)) - fields)
@@ -23,6 +23,11 @@ def check(algorithm: Algorithm) -> None:
         raise FednagError(
             f"{kind.__name__}: {', '.join(forgotten)} is not one of its numbers; put "
             "@dataclass(frozen=True) above the class"
+        )
+    if hasattr(kind, "probes") or hasattr(kind, "probed"):
+        raise FednagError(
+            f"{kind.__name__}: probes and probed are no more; a method that asks for full "
+            "gradients first has stages, e.g. (FullGradient(into='c'), self)"
         )
     for rule in RULES:
         _taken(kind, rule)
@@ -36,9 +41,15 @@ def check(algorithm: Algorithm) -> None:
 
 
 def _taken(kind: type[Algorithm], rule: str) -> None:
-    """A rule is called with its arguments in their order."""
+    """Check that a rule takes as many arguments as it is called with."""
     wanted = list(inspect.signature(getattr(Algorithm, rule)).parameters)
     signature = inspect.signature(getattr(kind, rule))
+    renamed = {"share": "news.share", "full": "data.gradient"} if rule in ("update", "end") else {}
+    for old in renamed.keys() & set(signature.parameters):
+        raise FednagError(
+            f"{kind.__name__}.{rule}: takes {old}, which is {renamed[old]} now; it must take "
+            f"({', '.join(wanted[1:])})"
+        )
     try:
         signature.bind(*wanted)
     except TypeError:
@@ -50,7 +61,7 @@ def _taken(kind: type[Algorithm], rule: str) -> None:
 
 
 def _returned(algorithm: Algorithm) -> None:
-    """A round on a few numbers: are the vectors there that the next rule needs?"""
+    """Run a round on a few numbers, and check that each rule returns what the next one needs."""
     name = type(algorithm).__name__
     w = torch.linspace(0.3, 1.5, SIZE, dtype=torch.float64)
     server = algorithm.init(w)
@@ -81,7 +92,7 @@ def _returned(algorithm: Algorithm) -> None:
 
 
 def _repeats(algorithm: Algorithm) -> None:
-    """Some workers' rounds, stacked and alone, twice each, must give the same numbers."""
+    """Check that workers' rounds give the same numbers again, and stacked the same as alone."""
     name = type(algorithm).__name__
     before = _given(algorithm)
     first, second = _round(algorithm, before), _round(algorithm, _given(algorithm))

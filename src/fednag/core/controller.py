@@ -16,7 +16,14 @@ from fednag.core.vectors import Vector, Vectors
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """The server's decision for one exchange."""
+    """The server's decision for one exchange.
+
+    >>> import numpy as np
+    >>> from fednag import Order
+    >>> order = Order(cohort=np.array([0, 3]), steps=[10, 5])
+    >>> order.need is None  # everyone is waited for
+    True
+    """
 
     cohort: Indexes
     """The workers asked, in order."""
@@ -57,9 +64,9 @@ class Controller:
     before: ClassVar[tuple[Algorithm, ...]] = ()
     """Stages that go ahead of the method's own, e.g. to ask for losses."""
     needs_clock: ClassVar[bool] = False
-    """It goes by who answers first, which only a clock can tell."""
+    """It depends on who answers first, so the run needs a clock."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """Vectors those stages left with the server that workers are sent with the method's."""
+    """Vectors made by those stages that are sent to workers beside the method's own."""
 
     def init(self) -> dict[str, Any]:
         """What it remembers before the first round."""
@@ -87,13 +94,19 @@ class Controller:
 
 
 class Schedule:
-    """A number of the algorithm over rounds. Subclasses are ``@dataclass(frozen=True)``.
+    """How a number of the algorithm changes over rounds.
 
-    ``field`` names it, e.g. ``algorithm.lr``.
+    Subclasses are ``@dataclass(frozen=True)``. ``field`` names it, e.g. ``algorithm.lr``.
 
-    >>> from fednag import CONTROLLERS, SCHEDULES
-    >>> sorted(SCHEDULES)
-    ['cosine']
+    >>> from dataclasses import dataclass
+    >>> from fednag import Schedule
+    >>> @dataclass(frozen=True)
+    ... class Linear(Schedule):
+    ...     field: str
+    ...     def at(self, first, done):
+    ...         return first * (1 - done)
+    >>> Linear("algorithm.lr").at(0.1, 0.5)
+    0.05
     """
 
     field: str

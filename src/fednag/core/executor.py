@@ -1,4 +1,4 @@
-"""Who does the workers' side of a round: threads here, silos elsewhere, an edge of a hierarchy."""
+"""Runs the worker side of a round, on local threads or on remote machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fednag.core.keys import Indexes
 from fednag.core.vectors import Vectors
 
 Memories = Mapping[int, Vectors]
-"""What workers keep between rounds; a worker without an entry keeps what it begins with."""
+"""What workers keep between rounds; a worker without an entry has its first memory."""
 
 Residues = Mapping[tuple[int, int], Vectors]
 """What transforms keep of a worker's uploads: (worker, stage) -> vectors."""
@@ -23,7 +23,7 @@ Residues = Mapping[tuple[int, int], Vectors]
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Work asked of several workers who were sent the same, and are waited for together."""
+    """A task for several workers, who are all sent the same vectors."""
 
     stage: Algorithm
     place: int  # of the stage in its round
@@ -49,7 +49,7 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What came of an exchange.
+    """The workers' answers to an exchange, aggregated.
 
     Updates that are not finite would spoil everyone's, so they are left out.
     """
@@ -79,7 +79,7 @@ class Executor:
     def __exit__(self, *_: object) -> None: ...
 
     def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
-        """Have the workers do what is asked."""
+        """Have the workers do their task, and aggregate what they return."""
         raise NotImplementedError
 
     def reachable(self, workers: Indexes, now: float) -> NDArray[np.bool_]:
@@ -87,13 +87,13 @@ class Executor:
         return np.ones(len(workers), dtype=bool)
 
     def arrivals(self, asked: Exchange, now: float) -> NDArray[np.float64]:
-        """When each worker's answer is here."""
+        """When each worker's answer arrives, in seconds on the run's clock."""
         return np.full(len(asked.workers), now)
 
     def aggregation(self, asked: Exchange) -> float:
-        """Seconds the server takes to make one of the answers."""
+        """Seconds the server takes to aggregate the answers."""
         return 0.0
 
     def idle(self, workers: Indexes, now: float, deadline: float) -> float:
-        """When a round that nobody could begin is given up."""
+        """When the server gives up a round in which no worker can be reached."""
         return now

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """All of it or nothing, even when the power fails: written beside ``path``, then renamed.
+    """Write all of it or nothing, even when the power fails: beside ``path``, then renamed.
 
     Processes that write the same file at once do not take each other's half.
     """

@@ -20,7 +20,7 @@ EPOCHS_DRAWN = 4  # at once: making a generator takes longer than drawing a smal
 
 
 def generator(seed: int, stream: int, *parts: int) -> np.random.Generator:
-    """The random numbers of one purpose, e.g. of a worker's upload in a round."""
+    """The random generator of one purpose, e.g. of a worker's upload in a round."""
     return np.random.default_rng([seed, stream, *parts])
 
 
@@ -33,7 +33,7 @@ def cohort(seed: int, number: int, workers: Indexes, size: int) -> Indexes:
 
 
 class Draws:
-    """Which samples come when: workers of the given sizes, ``batch`` samples an iteration (0: all).
+    """The mini-batches of workers of these sizes, ``batch`` samples an iteration (0: all).
 
     Workers draw by their ``numbers``: 0, 1, 2 and so on, unless only some of them are here.
     """

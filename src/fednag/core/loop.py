@@ -1,7 +1,7 @@
 """A round of training, written once, over the five parts it is made of.
 
-The controller orders, the executor has the workers do it, transforms act on what travels, the
-aggregator makes one of the answers, and the algorithm's rules say what workers and server do.
+The controller decides who does how much, the executor has the workers do it, transforms change what
+travels, the aggregator combines the answers, and the algorithm says what workers and server do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SERVER = -1  # whose residue a downlink's is
 
 @dataclass(frozen=True, eq=False)
 class Scheme:
-    """What rounds are made of."""
+    """The parts a run's rounds are made of, all but the executor."""
 
     algorithm: Algorithm
     controller: Controller = field(default_factory=Controller)
@@ -46,7 +46,7 @@ class Scheme:
 
     @property
     def exact(self) -> bool:
-        """Whether what travels arrives to the bit, and may travel as it is."""
+        """Whether uploads and downloads arrive unchanged, so that whole vectors may travel."""
         return self.uplink.exact and self.downlink.exact and self.aggregator.exact
 
     def numbers(self, iteration: int, iterations: int) -> dict[str, float]:
@@ -119,7 +119,7 @@ class Loop:
         )
 
     def _sent(self, draft: _Draft, place: int) -> tuple[Vectors, Vectors | None]:
-        """What goes down: the vectors the stage declares; and how it travels, if changed."""
+        """What workers receive, and what travels instead if the downlink has transforms."""
         scheme, server = self.scheme, draft.server
         own = place >= len(scheme.controller.before)
         names = dict.fromkeys((*scheme.stages[place].down, *(scheme.controller.reads * own)))
@@ -260,7 +260,7 @@ class Loop:
 
 
 class _Draft:
-    """A round that is under way."""
+    """What has happened so far in the round that is running."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -298,7 +298,7 @@ class _Draft:
             self.answered += int(came.sum())
 
     def facts(self, setting: Setting, exact: bool) -> tuple[RoundFacts, ...]:
-        """What a record keeps of a round, unless it is the plain one."""
+        """What a record says of this round; nothing if it is a plain one."""
         if self.ordered is None:
             return ()
         number, (workers, steps) = self.state.round + 1, self.ordered
@@ -312,7 +312,7 @@ class _Draft:
 
 
 def _landed(flight: Flight, asked: Exchange) -> Exchange:
-    """A flight's task, as it was asked, answered in the round of ``asked``."""
+    """The task of a flight that has arrived in the round of ``asked``."""
     one = np.array([flight.worker], dtype=np.int64)
     return Exchange(
         asked.stage, asked.place, flight.numbers, flight.round, flight.sent, one,

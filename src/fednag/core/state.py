@@ -1,4 +1,4 @@
-"""Where a run stands: everything it remembers, so that it can go on as if it had never stopped."""
+"""The state of a run between two rounds: all that is needed to go on from there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Flight:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where a run stands after a round. Nothing in it is written to by the next."""
+    """The state of a run after a round. The next round makes a new one, and never changes it."""
 
     server: Vectors
     starts: Indexes  # iterations each worker has done

@@ -1,4 +1,4 @@
-"""What is done to an upload or a download on its way: rounding, clipping, leaving out."""
+"""Changes to an upload or a download on its way: rounding, clipping, leaving out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from fednag.core.vectors import Vector, Vectors
 
 
 class Transform:
-    """What is done to the vectors one worker sends. Subclasses are ``@dataclass(frozen=True)``.
+    """Changes the vectors that one worker sends or is sent.
 
-    Points travel as differences from what the worker was sent, so that a transform of small
-    numbers sees small numbers. Only ``apply`` must be written. What the worker has to remember
-    (the part that was left out, say) is ``kept``: ``init`` makes the first, ``apply`` the next.
+    Subclasses are ``@dataclass(frozen=True)``; only ``apply`` must be written. Going up, a vector
+    that the worker was sent travels as its difference from it: the update is rounded, not the
+    model. What has to be remembered (the part that was left out, say) is ``kept``: ``init`` makes
+    the first, ``apply`` the next.
 
     >>> from dataclasses import dataclass
     >>> import torch
@@ -29,7 +30,7 @@ class Transform:
     """
 
     exact: ClassVar[bool] = False
-    """It leaves every bit as it was."""
+    """It changes no bit."""
 
     def init(self, like: Vectors) -> Vectors:
         """What a worker keeps before its first upload; ``like`` is as long as what it sends."""

@@ -22,7 +22,7 @@ from fednag.simulate.run import Plan
 
 
 def on_clock(plan: Plan, fleet: Fleet) -> tuple[Callable[[Executor], Executor], list[str]]:
-    """What puts an executor of the plan on the fleet's clock, and notes on what that rests on.
+    """A function that puts an executor on the fleet's clock, and notes on the fleet.
 
     The delays are those that ``replay`` draws for the run's own seed.
     """
@@ -58,7 +58,7 @@ class OnClock(Executor):
         clock, stage = self.clock, self._stage(asked)
         found = []
         for worker, steps in zip(asked.workers.tolist(), asked.steps.tolist(), strict=True):
-            down, up = asked.sent.nbytes, self._uploaded(asked, stage.up)
+            down, up = self._downloaded(asked), self._uploaded(asked, stage.up)
             work = clock.workload.exchange(stage, worker, steps, down, up)
             found.append(clock.arrival(asked.round, worker, asked.place, work, now))
         return np.array(found)
@@ -76,6 +76,9 @@ class OnClock(Executor):
             return self.clock.workload.stages[place]
         return Stage(asked.sent.nbytes, 0, 0, 1, asks=True)
 
+    def _downloaded(self, asked: Exchange) -> int:
+        return self.scheme.downlink.nbytes(asked.sent if asked.wire is None else asked.wire)
+
     def _uploaded(self, asked: Exchange, plain: int) -> int:
         """Bytes of an upload: those of the transforms, tried on a vector of the same length."""
         uplink = self.scheme.uplink
@@ -88,7 +91,7 @@ class OnClock(Executor):
 
 
 def notes_on(fleet: Fleet, workers: int) -> list[str]:
-    """What every output about a fleet says of it."""
+    """Notes that every output about a fleet has."""
     notes = [fleet.placing(workers)]
     if fleet.synthetic:
         notes.insert(0, f"{fleet.name} is synthetic: chosen from public facts, not measured")

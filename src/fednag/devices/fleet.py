@@ -115,7 +115,7 @@ class Fleet:
         return f"{self.name} (synthetic)" if self.synthetic else self.name
 
     def placing(self, workers: int) -> str:
-        """Who is where, in a sentence."""
+        """Which worker is on which device, in a sentence."""
         names = [self.device(i).name for i in range(workers)]
         if workers > 8:
             return (

@@ -153,7 +153,7 @@ class Clock:
     def arrival(
         self, number: int, worker: int, phase: int, exchange: Exchange, start: float
     ) -> float:
-        """When a worker's answer is here, if it is sent something at ``start``."""
+        """When a worker's answer arrives, if it is sent something at ``start``."""
         return self._arrival(worker, self.delays(number, worker, phase, exchange), start)
 
     def aggregation(self, number: int, phase: int, size: int) -> float:
@@ -164,7 +164,7 @@ class Clock:
         return self.fleet.aggregation.draw(rng, size, number - 1)
 
     def idle(self, start: float, workers: Sequence[int], deadline: float | None) -> float:
-        """When a round that nobody could begin is given up."""
+        """When the server gives up a round in which no worker can be reached."""
         if deadline is not None:
             return start + deadline
         back = min(self.fleet.device(i).availability.next(start) for i in workers)

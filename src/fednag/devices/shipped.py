@@ -1,4 +1,4 @@
-"""The fleets that come along, and where a fleet's file is."""
+"""The shipped fleets, and where a fleet's file is."""
 
 from __future__ import annotations
 

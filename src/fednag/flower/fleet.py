@@ -48,7 +48,7 @@ COMING = 15.0  # seconds a round waits for a silo that has just connected
 
 @dataclass(frozen=True, eq=False)
 class Replies:
-    """What came of asking some silos."""
+    """The silos' answers to a request."""
 
     good: dict[int, Message]  # by silo, in order
     refused: dict[int, Refusal]
@@ -121,7 +121,7 @@ class Fleet(Executor):
         return self._reduced(answers, names, asked)
 
     def verify(self, state: State) -> None:
-        """Silos see to that themselves."""
+        """Silos compare their recordings themselves."""
 
     def measure(self, state: State) -> Measures:
         if self._here:
@@ -211,7 +211,7 @@ class Fleet(Executor):
     def _sorted_out(
         self, wanted: list[int], replies: dict[int, Message], number: int, down: int
     ) -> Replies:
-        """Answers that are rightly labelled apart from those that are not."""
+        """Separate answers whose labels are right from the others, which are refused."""
         good, refused, up = {}, {}, 0
         for silo in sorted(replies):
             try:
@@ -227,7 +227,7 @@ class Fleet(Executor):
         return Replies(good, refused, missed, down, up)
 
     def _reduced(self, answers: Replies, names: tuple[str, ...], asked: Exchange) -> Answers:
-        """What came up, reduced in the order of the silos."""
+        """The uploads, aggregated in the order of the silos."""
         aggregator, device = self.plan.scheme.aggregator, self.plan.problem.device
         total, size = None, 0
         memories: dict[int, Vectors] = {}

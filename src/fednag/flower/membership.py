@@ -71,7 +71,7 @@ class Membership:
                 self._hear(reply)
 
     def _forget_the_gone(self) -> None:
-        """A node that comes back may be another program, with other data: it is asked anew."""
+        """Forget nodes that are gone: one that comes back may have other data; it is asked anew."""
         here = self._names
         self.nodes = {silo: node for silo, node in self.nodes.items() if node in here}
         self.turned_away = {node: why for node, why in self.turned_away.items() if node in here}

@@ -50,7 +50,7 @@ REMEDIES = {
 
 
 class Refusal(Exception):  # noqa: N818 (it is the silo's fault, not ours)
-    """Why an answer is not used; ``not_finite`` says that its numbers are gone."""
+    """Why an answer is not used; ``not_finite``: it has NaN or infinite numbers."""
 
     def __init__(self, why: str, not_finite: bool = False) -> None:
         super().__init__(why)
@@ -217,7 +217,7 @@ def numbers(given: object, stage: Algorithm) -> dict[str, float]:
 
 
 def one_line(text: object, most: int = LONGEST) -> str:
-    """Something a stranger wrote, fit to be shown: printable, short."""
+    """Text from another machine, made printable and short, to be shown."""
     plain = " ".join(str(text).split())
     plain = "".join(letter if letter.isprintable() else "?" for letter in plain)
     return plain if len(plain) <= most else plain[: most - 1] + "…"

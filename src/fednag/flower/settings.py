@@ -76,7 +76,7 @@ class Deployment:
 
     @property
     def scheme(self) -> Scheme:
-        """What its rounds are made of."""
+        """The parts its rounds are made of."""
         return scheme_of(self.experiment, self.algorithm)
 
     @property
@@ -102,7 +102,7 @@ class Deployment:
         return hashlib.sha256(content.encode()).hexdigest()
 
     def checked(self) -> Deployment:
-        """Itself, or a sentence on what cannot be deployed."""
+        """The deployment itself; raises FednagError for what cannot be deployed."""
         experiment, flower = self.experiment, self.flower
         if self.algorithm.pooled:
             raise FednagError(

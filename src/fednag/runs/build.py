@@ -362,7 +362,7 @@ def _check_there(field: str, measure: str, dataset: Dataset, elsewhere: bool) ->
 
 
 def placed(section: Data) -> Data:
-    """The same files, wherever the run is gone on with."""
+    """The section with absolute paths, so that the run can go on from another folder."""
     paths = {"path": section.path, "test_path": section.test_path}
     found = {name: str(Path(path).absolute()) for name, path in paths.items() if path}
     return section.model_copy(update=found)
@@ -439,7 +439,7 @@ def outputs_of(y: Tensor) -> int:
 
 
 def warnings(experiment: Experiment, dataset: Dataset) -> list[str]:
-    """Settings that run but are seldom meant."""
+    """Notes on settings that are allowed but probably a mistake."""
     notes = []
     momentum = experiment.algorithm.get("momentum", 0)
     if isinstance(momentum, int | float) and momentum >= 1:

@@ -59,7 +59,7 @@ TOLD = ("share", "steps", "staleness", "seconds", "round", "iteration", "missed"
 
 
 class UnusableError(Exception):
-    """Why one file will not do; another may."""
+    """Why one checkpoint cannot be used; another one may."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,14 +54,14 @@ def find(out: Path, label: str, experiment: Experiment) -> RunFolder | None:
 
 
 def _stem(label: str, key: Key) -> str:
-    """What a run's folder is called, but for a number where several are called so."""
+    """The name of a run's folder; a number follows where it is taken."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-")
     return f"{safe}-{key.short}"
 
 
 @dataclass
 class Execution:
-    """A plan and those who follow it."""
+    """A plan that is run, its folder, and who is told of its progress."""
 
     experiment: Experiment
     plan: Plan
@@ -121,7 +121,7 @@ class Execution:
             return self._train(folder, records, saved.state if saved else None)
 
     def _own(self, folder: RunFolder) -> dict[str, Any]:
-        """What run.json says, if it speaks of this plan."""
+        """The content of run.json; refused if it is of another plan."""
         info = folder.info()
         if info.get("runner", "simulator") != self.runner:
             how = "fednag flower up --resume" if self.runner == "simulator" else "fednag resume"

@@ -1,4 +1,4 @@
-"""Labels that tell runs apart: runs of one label differ in their seeds alone."""
+"""Labels that distinguish runs: runs of one label differ in their seeds alone."""
 
 from __future__ import annotations
 

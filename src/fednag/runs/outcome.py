@@ -1,4 +1,4 @@
-"""What is left of a run when it is over."""
+"""The result of a run that is over."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fednag.runs.view import RunView
 from fednag.show.tables import cells, headings
 
 ROWS = 30  # of the table; ``print`` has them all
-LINES = 12  # methods in the chart; more cannot be told apart
+LINES = 12  # methods in the chart; more cannot be distinguished
 POINTS = 150  # of a line
 LEFT = ("method", "ended")
 

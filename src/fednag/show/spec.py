@@ -30,7 +30,7 @@ MEASURES = {
     "test_loss": "test loss",
 }
 LOSSES = ("loss", "test_loss")
-MOST = 1200  # points of a line; more cannot be told apart on a screen
+MOST = 1200  # points of a line; more cannot be distinguished on a screen
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Engine(Executor):
         self._pool.__exit__()
 
     def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
-        """A worker whose update is refused keeps the memory it had."""
+        """Compute the exchange; a worker whose update is refused keeps the memory it had."""
         if not asked.stage.asks and is_checked(asked.round):
             self.problem.check_again()
         parts = self._pool.ordered(
@@ -115,7 +115,7 @@ class Engine(Executor):
         return self.exchange(Exchange(stage, place, {}, 0, sent, workers, each, starts), {}, {})
 
     def _group(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
-        """What stacked workers answer, reduced."""
+        """The aggregated answers of stacked workers."""
         found = self.uploads(asked, memories, residues)
         workers = found.workers
         good = [row for row in range(len(workers)) if found.finite[row]]
@@ -187,7 +187,7 @@ class Engine(Executor):
         return Vectors(**stack), size, left
 
     def _lifted(self, up: Vectors, asked: Exchange, finite: Mask) -> Total | None:
-        """The updates that are finite, reduced."""
+        """The aggregate of the updates that are finite."""
         if not finite.any():
             return None
         aggregator = self.scheme.aggregator
@@ -405,7 +405,7 @@ def first_state(algorithm: Algorithm, problem: Problem) -> Vectors:
 
 
 def first_memory(algorithm: Algorithm, problem: Problem) -> Vectors:
-    """What a worker keeps between rounds, before its first."""
+    """A worker's first memory: the vectors it keeps between rounds."""
     first = algorithm.memory(problem.initial)
     if problem.batch_norm == "local" and len(problem.buffers):
         return first.but(**{BUFFERS: problem.initial_buffers})

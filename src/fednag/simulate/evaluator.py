@@ -1,4 +1,4 @@
-"""What a model is worth on the data: the numbers of a record."""
+"""Evaluates a model: the losses, accuracies and metrics of a record."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def setting(self) -> Setting:
-        """What the controller may rely on."""
+        """What is the same in all rounds, for the controller."""
         sizes = np.array([len(owned) for owned in self.owned], dtype=np.int64)
         cohort = min(self.per_round or len(sizes), len(sizes))
         return Setting(self.seed, self.tau, self.iterations, cohort, sizes, self.deadline)
@@ -99,7 +99,7 @@ class Plan:
 
 
 class Trainer(Protocol):
-    """An executor that can also tell what a model is worth."""
+    """An executor, and how the server's model is evaluated."""
 
     @property
     def executor(self) -> Executor: ...
@@ -109,10 +109,10 @@ class Trainer(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def measure(self, state: State) -> Measures:
-        """What the server's model is worth."""
+        """Evaluate the server's model."""
 
     def verify(self, state: State) -> None:
-        """See for a last time that what trained the model agrees with it."""
+        """Compare the recordings with the user's module a last time."""
 
 
 class Local:
@@ -242,7 +242,7 @@ class _Training:
         return self._waited(state, record)
 
     def _waited(self, state: State, record: Record) -> State:
-        """What patience remembers; an evaluation that could not measure it does not count."""
+        """Count evaluations without a better value; one without any value does not count."""
         patience = self.plan.patience
         value = record.measured(patience.measure) if patience else None
         if patience is None or value is None:

@@ -58,7 +58,7 @@ class Choice:
     threads: int
     notes: tuple[str, ...] = ()
     seconds: dict[int, float] = field(default_factory=dict)
-    """For every chunk that came into question, the processor time a worker's iteration takes."""
+    """For every chunk tried, the processor time a worker's iteration takes."""
 
 
 def cores() -> int:
