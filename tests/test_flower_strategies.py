@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fednag
 from fednag import ALGORITHMS, FednagError
+from fednag.core.keys import Draws, cohort
 from fednag.data import partition
 from fednag.flower import strategies
 from fednag.flower.inprocess import InProcessGrid
@@ -32,7 +33,7 @@ from fednag.runs.build import Builder
 from flower_kit import config_of, node_of, simulated, weights
 
 FEDERATED = {name: cls.__name__ for name, cls in ALGORITHMS.items() if not cls.pooled}
-TAU, ROUNDS = 3, 3
+TAU, ROUNDS, SEED = 3, 3, 3
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,94 @@ def test_every_strategy_equals_the_simulator(name: str, problem: Any, tmp_path: 
     twin = simulated(read_run_config(config), tmp_path)
     assert float((flat(result) - weights(twin)).abs().max()) < 1e-12
     assert result.train_metrics_clientapp[1]["train-loss"] > 0
+
+
+def draw_as_simulated(monkeypatch: pytest.MonkeyPatch, grid: InProcessGrid, size: int) -> list[int]:
+    """Flower's draws are the simulator's cohorts, one after the other; gives how many were made."""
+    drawn: list[int] = []
+
+    def sample(nodes: list[int], wanted: int) -> list[int]:
+        assert sorted(nodes) == sorted(grid.contexts)
+        assert wanted == size
+        drawn.append(len(drawn) + 1)
+        chosen = cohort(SEED, drawn[-1], np.arange(len(nodes)), size)
+        return [node_of(grid, int(silo)) for silo in chosen]
+
+    monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.random.sample", sample)
+    return drawn
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_partial_participation_equals_the_simulator(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of four nodes of unequal sizes each round, the same cohort for all its stages."""
+    config = config_of(
+        tmp_path, algorithm__name=name, training__batch=0, rounds=5, split__workers=4,
+        training__participants=2,
+    )  # fmt: skip
+    deployment = read_run_config(config)
+    plan = Builder().plan(deployment.experiment)[1]
+    assert len({len(owned) for owned in plan.owned}) == 4
+    cohorts = {tuple(cohort(SEED, number, np.arange(4), 2)) for number in range(1, 6)}
+    assert len(cohorts) > 2
+    grid = InProcessGrid(app_of(plan), {}, [{"partition-id": k} for k in (1, 3, 2, 0)])
+    drawn = draw_as_simulated(monkeypatch, grid, 2)
+    strategy = getattr(strategies, FEDERATED[name])(
+        lr=0.05, fraction_train=0.5, fraction_evaluate=0.0
+    )
+    initial = ArrayRecord(plan.problem.module_at(plan.problem.initial).state_dict())
+    result = strategy.start(grid, initial, num_rounds=5)
+    assert drawn == [1, 2, 3, 4, 5]
+    twin = simulated(deployment, tmp_path)
+    assert float((flat(result) - weights(twin)).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["fednag", "mime", "scaffold"])
+def test_mini_batches_equal_the_simulator(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader in the simulator's order: an epoch of each node is a round of the simulator."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(4 * 12, 5, generator=draw, dtype=torch.float64)
+    y = (x.sum(1) > 0).long()
+    torch.manual_seed(1)
+    net = nn.Linear(5, 2).double()
+    owned = partition.by_size(len(x), 4, 0.0, SEED).workers
+    draws = Draws(SEED, [12] * 4, 4)
+    app = ClientApp()
+
+    @app.train()
+    def half(message: Message, context: Context) -> Message:
+        silo = int(context.node_config["partition-id"])
+        order = draws.order(silo, done[silo])
+        mine = owned[silo][order]
+        loader = DataLoader(TensorDataset(x[mine], y[mine]), batch_size=4)
+        told = dict(message.content.config_records["config"])["fednag"]
+        done[silo] += "train" in told and (name != "mime" or '"stage": 1' in told)
+        return train(message, context, copy.deepcopy(net), loader, nn.CrossEntropyLoss())
+
+    done = [0] * 4
+    grid = InProcessGrid(app, {}, [{"partition-id": k} for k in (1, 3, 2, 0)])
+    draw_as_simulated(monkeypatch, grid, 2)
+    strategy = getattr(strategies, FEDERATED[name])(
+        lr=0.05, fraction_train=0.5, fraction_evaluate=0.0
+    )
+    result = strategy.start(grid, ArrayRecord(net.state_dict()), num_rounds=6)
+    assert max(done) > 2
+    twin = fednag.run(
+        ALGORITHMS[name](lr=0.05), model=net, data=(x, y), workers=4, tau=3, iterations=18, batch=4,
+        seed=SEED, split={"kind": "sizes", "skew": 0.0}, quiet=True, engine={"dtype": "float64"},
+        training={"participants": 2},
+    )  # fmt: skip
+    assert (
+        float(
+            (flat(result) - torch.cat([*map(torch.flatten, twin.final.state_dict().values())]))
+            .abs()
+            .max()
+        )
+        < 1e-12
+    )
 
 
 def test_weights_and_momenta_travel_in_one_record(problem: Any) -> None:
