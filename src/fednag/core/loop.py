@@ -6,9 +6,10 @@ aggregator makes one of the answers, and the algorithm's rules say what workers 
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ import torch
 from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import BUFFERS, Algorithm, News, server_round
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of
-from fednag.core.executor import Answers, Exchange, Executor
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
 from fednag.core.record import RoundFacts
 from fednag.core.state import Flight, State
@@ -25,6 +26,9 @@ from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 
 SERVER = -1  # whose residue a downlink's is
+
+Asked = tuple[Exchange, Memories, Residues]
+"""What an executor is given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +68,16 @@ class Loop:
 
     def advance(self, state: State) -> State:
         """One round: its exchanges, one after the other, and the server's rules."""
+        going, answers = self.exchanges(state), None
+        while True:
+            try:
+                asked = going.send(answers)
+            except StopIteration as over:
+                return cast(State, over.value)
+            answers = self.executor.exchange(*asked)
+
+    def exchanges(self, state: State) -> Generator[Asked, Answers | None, State]:
+        """The same for one who has the answers later: takes those to each exchange it gives."""
         scheme, setting, number = self.scheme, self.setting, state.round + 1
         stages = scheme.stages
         draft = _Draft(state)
@@ -86,7 +100,7 @@ class Loop:
             own = place >= len(scheme.controller.before)
             if not stage.asks:
                 draft.ordered = order.cohort, steps
-            if not self._exchange(draft, order, stage, place, numbers, steps, own):
+            if not (yield from self._exchange(draft, order, stage, place, numbers, steps, own)):
                 break
         news = replace(draft.news, round=number, iteration=state.iteration + draft.advanced)
         return self._next(state, draft, news)
@@ -100,7 +114,7 @@ class Loop:
         numbers: dict[str, float],
         steps: Indexes,
         own: bool,
-    ) -> bool:
+    ) -> Generator[Asked, Answers | None, bool]:
         """One stage of a round; False if there is nothing for the next to build on."""
         scheme, executor, number = self.scheme, self.executor, draft.state.round + 1
         here = np.array([int(worker) not in draft.lost for worker in order.cohort], dtype=bool)
@@ -123,7 +137,7 @@ class Loop:
         taken = self._closed(draft, order, asked)
         if not taken:
             return False
-        answers, staleness = self._answers(draft, taken)
+        answers, staleness = yield from self._answers(draft, taken)
         draft.take(answers, taken)
         if answers.total is None:
             draft.server = None
@@ -136,7 +150,11 @@ class Loop:
         if as_differences:
             mean = mean.map_named(lambda name, v: v + draft.server[name] if name in sent else v)  # type: ignore[index]
         rules = replace(stage, **numbers) if numbers else stage  # type: ignore[type-var]
-        steps_done = [int(part.steps[i]) for part in taken for i in range(len(part.workers))]
+        steps_done = [
+            answers.steps.get(worker, steps)
+            for part in taken
+            for worker, steps in zip(part.workers.tolist(), part.steps.tolist(), strict=True)
+        ]
         draft.news = News(
             share=float(answers.size / executor.held),
             steps=float(np.mean(steps_done)),
@@ -214,12 +232,15 @@ class Loop:
             draft.now = executor.idle(order.cohort, draft.now, order.seconds)
         return taken
 
-    def _answers(self, draft: _Draft, taken: list[Exchange]) -> tuple[Answers, tuple[int, ...]]:
+    def _answers(
+        self, draft: _Draft, taken: list[Exchange]
+    ) -> Generator[Asked, Answers | None, tuple[Answers, tuple[int, ...]]]:
         """What the workers answer; work that was sent in several rounds is merged."""
         found: Answers | None = None
         staleness: list[int] = []
         for part in taken:
-            came = self.executor.exchange(part, draft.memories, draft.residues)
+            came = yield part, draft.memories, draft.residues
+            assert came is not None
             staleness += [part.staleness] * len(part.workers)
             found = came if found is None else self._merged(found, came)
         assert found is not None
@@ -234,6 +255,7 @@ class Loop:
             memories={**a.memories, **b.memories},
             residues={**a.residues, **b.residues},
             told={**a.told, **b.told},
+            steps={**a.steps, **b.steps},
             refused=a.refused + b.refused,
             missed=a.missed + b.missed,
             down=a.down + b.down,
