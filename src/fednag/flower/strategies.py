@@ -102,7 +102,7 @@ class Method(Averaging, Executor):
         )
         for place, schedule in enumerate(self.scheme.schedules):
             check_schedule(schedule, algorithm, f"schedules.{place}.field")
-        self._uplink = [_table(part) for part in self.scheme.uplink.parts]
+        self._uplink = [described(part, "uplink")[0] for part in self.scheme.uplink.parts]
         self.state: State | None = None
         self._rounds, self._timeout = 1, 3600.0
 
@@ -188,14 +188,15 @@ class Method(Averaging, Executor):
         self._nodes += new
         self._index = {node: place for place, node in enumerate(self._nodes)}
         messages = [self._message(node, ArrayRecord(), {"phase": SIZE}) for node in new]
-        for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
-            node = reply.metadata.src_node_id
+        replies = self._grid.send_and_receive(messages, timeout=self._timeout)
+        found = {reply.metadata.src_node_id: reply for reply in replies}
+        for node in new:
             try:
-                self._sizes[node] = self._samples(reply)
+                if node not in found:
+                    raise Refusal("it has not said how many samples it has")
+                self._sizes[node] = self._samples(found[node])
             except Refusal as refusal:
-                log(WARNING, "fednag: node %d is not counted: %s", node, refusal)
-        for node in sorted(set(new) - set(self._sizes)):
-            log(WARNING, "fednag: node %d has not said how many samples it has", node)
+                log(WARNING, "fednag: node %d is not counted yet: %s", node, refusal)
 
     def _exchanges(
         self, arrays: ArrayRecord, drawn: list[int]
@@ -335,7 +336,8 @@ def _part(section: str, given: Any) -> Any:
     registry, base = REGISTRIES[section]
     if part is None:
         part = build_part(table, registry, base, section, source="strategy")
-    if section == "uplink" and (type(part) not in registry.values() or _keeps(part)):
+    shipped = type(part) in registry.values()
+    if section == "uplink" and (not shipped or part.init(Vectors(w=torch.zeros(2)))):
         raise FednagError(
             f"uplink: {type(part).__name__} cannot be done by the nodes of an app; they know "
             "the shipped transforms that keep nothing, so use one of these"
@@ -343,16 +345,11 @@ def _part(section: str, given: Any) -> Any:
     return part
 
 
-def _keeps(transform: Any) -> bool:
-    return bool(transform.init(Vectors(w=torch.zeros(2))))
-
-
-def _table(transform: Any) -> dict[str, Any]:
-    return described(transform, "uplink")[0]
-
-
 class Named(Method):
-    """A method of the registry as a strategy: takes its numbers, and ``Method``'s options."""
+    """A method's class as a strategy: takes the method's numbers, and ``Method``'s options.
+
+    To change a strategy, derive from this, and set ``method``.
+    """
 
     method: ClassVar[type[Algorithm]]
 
@@ -368,8 +365,8 @@ def strategy_of(method: type[Algorithm]) -> type[Named]:
     known = fields(method)  # type: ignore[arg-type]
     shown = [f.name if f.default is MISSING else f"{f.name}={f.default!r}" for f in known]
     about = (method.__doc__ or method.__name__).strip().splitlines()[0]
-    described = f"{about}\n\nNumbers: {', '.join(shown) or 'none'}."
-    items = {"__doc__": described, "__module__": __name__, "method": method}
+    text = f"{about}\n\nNumbers: {', '.join(shown) or 'none'}."
+    items = {"__doc__": text, "__module__": __name__, "method": method}
     return cast(type[Named], type(method.__name__, (Named,), items))
 
 
@@ -384,4 +381,4 @@ def __getattr__(name: str) -> type[Named]:
     return strategy_of(methods[name])
 
 
-__all__ = ["Method", *sorted(_methods())]
+__all__ = ["Method", "Named", *sorted(_methods())]

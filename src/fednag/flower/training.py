@@ -14,10 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from logging import WARNING
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
 from torch import Tensor, nn
 
 from fednag.config import build_algorithm
@@ -66,7 +68,9 @@ def train(
     worker = _Worker(model, loss, names, loader, sent.w)
     memory = Memory(context.state, context.node_config, order["token"], method.memory(sent.w))
     single = tuple(name for name, vector in memory.first.items() if vector.numel() == 1)
-    mine, _ = memory.after(order["accepted"], Shape(len(sent.w), names.dtype, numbers=single))
+    mine, lost = memory.after(order["accepted"], Shape(len(sent.w), names.dtype, numbers=single))
+    if lost:
+        log(WARNING, "fednag: what this node kept of earlier rounds is gone; it begins anew")
     batches = (batch for _ in range(0 if stage.asks else epochs) for batch in loader)
     rows, own = (bag.map(lambda vector: vector.unsqueeze(0)) for bag in (sent, mine))
     up, kept, _ = local_round(stage, rows, own, map(worker.on, batches), worker)
@@ -95,11 +99,8 @@ def _order(message: Message) -> dict[str, Any]:
             "fednag.flower.strategies in the ServerApp"
         )
     order: dict[str, Any] = json.loads(str(config[ORDER]))
-    named = [
-        order.get("algorithm", {}).get("name"),
-        *(t.get("kind") for t in order.get("uplink", ())),
-    ]
-    for name in named:
+    transforms = [table.get("kind") for table in order.get("uplink", ())]
+    for name in (order.get("algorithm", {}).get("name"), *transforms):
         if is_own(name):  # a message must not choose which file of this machine is run
             raise FednagError(f"message: {name!r} names a file; nodes run what fednag ships")
     return order
@@ -141,6 +142,11 @@ class _Worker:
                 f"model: its parameter {unknown[0]!r} is not in what the server sent; start the "
                 "strategy with ArrayRecord(model.state_dict())"
             )
+        # A parameter with two names is two arrays; both go the same way.
+        every = dict(model.named_parameters(remove_duplicate=False))
+        first = {id(every[name]): name for name in self.trained.names}
+        self.slopes = names.among([name for name, p in every.items() if id(p) in first]).layout
+        self.owners = [first[id(every[name])] for name in self.slopes.names]
         _check_statistics(model)
         held = {name for name, buffer in model.named_buffers() if buffer.is_floating_point()}
         self.part = names.among(held)
@@ -198,7 +204,9 @@ class _Worker:
         x, y = (part.to(device) for part in batch)
         flat = self.names.take(w.reshape(-1), self.trained).to(device)
         slope, after, value = self._plain.gradient(flat, self.after.to(device), x, y)
-        found = self.names.put(torch.zeros_like(w).reshape(-1), self.trained, slope)
+        pieces = self.trained.unravel(slope)
+        every = torch.cat([pieces[name].reshape(-1) for name in self.owners])
+        found = self.names.put(torch.zeros_like(w).reshape(-1), self.slopes, every)
         return found.view(w.shape), after.to(w), float(value)
 
     @property
