@@ -288,6 +288,33 @@ def test_running_statistics_are_averaged_as_in_the_simulator(name: str) -> None:
     assert not torch.equal(found["1.running_mean"], net[1].running_mean)
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda content: content["arrays"].pop("buffers::1.running_mean"),
+        lambda content: content["arrays"].update({"buffers::2.mean": Array(np.zeros(5))}),
+        lambda content: content["arrays"].update(
+            {"buffers::1.running_mean": Array(np.full(5, np.inf))}
+        ),
+        lambda content: content["arrays"].update(
+            {"buffers::1.running_mean": Array(np.zeros((5, 1)))}
+        ),
+    ],
+)
+def test_running_statistics_that_lie_are_left_out(lie: Callable[[RecordDict], None]) -> None:
+    x, y, net, held = given_problem()
+
+    def last(fault: Any) -> Any:
+        strategy = strategies.FedAvg(lr=0.05, fraction_evaluate=0.0)
+        loss = nn.CrossEntropyLoss()
+        result, _, _ = started(strategy, net, x, y, held, loss, faults={0: fault})
+        return flat(result)
+
+    gone = last(lambda asked, answered: None)
+    assert float((last(altered_train(lie)) - gone).abs().max()) == 0
+    assert float((last(altered_train(lambda content: None)) - gone).abs().max()) > 1e-5
+
+
 class Tied(nn.Module):
     """One matrix with two names."""
 
@@ -437,7 +464,14 @@ def given_problem() -> tuple[torch.Tensor, torch.Tensor, nn.Module, list[Any]]:
 
 
 def started(
-    strategy: Any, net: nn.Module, x: Any, y: Any, held: list[Any], loss: Any, **options: Any
+    strategy: Any,
+    net: nn.Module,
+    x: Any,
+    y: Any,
+    held: list[Any],
+    loss: Any,
+    faults: dict[int, Any] | None = None,
+    **options: Any,
 ) -> tuple[Any, InProcessGrid, list[RecordDict]]:
     app, replies = ClientApp(), []
 
@@ -450,6 +484,7 @@ def started(
         return reply
 
     grid = InProcessGrid(app, {}, [{"partition-id": k} for k in (1, 2, 0)])
+    grid.faults = {node_of(grid, silo): fault for silo, fault in (faults or {}).items()}
     result = strategy.start(grid, ArrayRecord(net.state_dict()), num_rounds=ROUNDS)
     return result, grid, replies
 

@@ -267,10 +267,8 @@ class Method(Averaging, Executor):
         single = numbers_returned(self.algorithm, asked.stage, asked.sent.w)
         for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
             node = reply.metadata.src_node_id
-            worker = self._index.get(node, -1)
+            worker = self._index[node]
             try:
-                if worker not in asked.workers:
-                    raise Refusal("it was not asked")
                 samples = self._samples(reply)
                 up = self._vectors(reply, asked, single, first=total is None)
             except Refusal as refusal:
