@@ -6,6 +6,7 @@ import copy
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,22 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fednag
-from fednag import ALGORITHMS, FednagError
+from fednag import ALGORITHMS, FednagError, News, Vectors
+from fednag.aggregators import EqualMean
+from fednag.core.keys import Draws, cohort
 from fednag.data import partition
 from fednag.flower import strategies
 from fednag.flower.inprocess import InProcessGrid
+from fednag.flower.named import ORDER, Names
+from fednag.flower.protocol import Refusal
 from fednag.flower.settings import read_run_config
-from fednag.flower.training import KEPT, train
+from fednag.flower.training import _Worker, train
 from fednag.runs.build import Builder
+from fednag.transforms import Clip, Float16
 from flower_kit import config_of, node_of, simulated, weights
 
 FEDERATED = {name: cls.__name__ for name, cls in ALGORITHMS.items() if not cls.pooled}
-TAU, ROUNDS = 3, 3
+TAU, ROUNDS, SEED = 3, 3, 3
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +84,100 @@ def test_every_strategy_equals_the_simulator(name: str, problem: Any, tmp_path: 
     assert result.train_metrics_clientapp[1]["train-loss"] > 0
 
 
+def draw_as_simulated(monkeypatch: pytest.MonkeyPatch, grid: InProcessGrid, size: int) -> list[int]:
+    """Flower's draws are the simulator's cohorts, one after the other; gives how many were made."""
+    drawn: list[int] = []
+
+    def sample(nodes: list[int], wanted: int) -> list[int]:
+        assert sorted(nodes) == sorted(grid.contexts)
+        assert wanted == size
+        drawn.append(len(drawn) + 1)
+        chosen = cohort(SEED, drawn[-1], np.arange(len(nodes)), size)
+        return [node_of(grid, int(silo)) for silo in chosen]
+
+    monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.random.sample", sample)
+    return drawn
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_partial_participation_equals_the_simulator(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of four nodes of unequal sizes each round, the same cohort for all its stages."""
+    config = config_of(
+        tmp_path, algorithm__name=name, training__batch=0, rounds=5, split__workers=4,
+        training__participants=2,
+    )  # fmt: skip
+    deployment = read_run_config(config)
+    plan = Builder().plan(deployment.experiment)[1]
+    assert len({len(owned) for owned in plan.owned}) == 4
+    cohorts = {tuple(cohort(SEED, number, np.arange(4), 2)) for number in range(1, 6)}
+    assert len(cohorts) > 2
+    grid = InProcessGrid(app_of(plan), {}, [{"partition-id": k} for k in (1, 3, 2, 0)])
+    drawn = draw_as_simulated(monkeypatch, grid, 2)
+    strategy = getattr(strategies, FEDERATED[name])(
+        lr=0.05, fraction_train=0.5, fraction_evaluate=0.0
+    )
+    initial = ArrayRecord(plan.problem.module_at(plan.problem.initial).state_dict())
+    result = strategy.start(grid, initial, num_rounds=5)
+    assert drawn == [1, 2, 3, 4, 5]
+    twin = simulated(deployment, tmp_path)
+    assert float((flat(result) - weights(twin)).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["fednag", "mime", "scaffold"])
+def test_mini_batches_equal_the_simulator(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader in the simulator's order: an epoch of each node is a round of the simulator."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(4 * 12, 5, generator=draw, dtype=torch.float64)
+    y = (x.sum(1) > 0).long()
+    torch.manual_seed(1)
+    net = nn.Linear(5, 2).double()
+    owned = partition.by_size(len(x), 4, 0.0, SEED).workers
+    draws = Draws(SEED, [12] * 4, 4)
+    app = ClientApp()
+
+    @app.train()
+    def half(message: Message, context: Context) -> Message:
+        silo = int(context.node_config["partition-id"])
+        order = draws.order(silo, done[silo])
+        mine = owned[silo][order]
+        loader = DataLoader(TensorDataset(x[mine], y[mine]), batch_size=4)
+        told = dict(message.content.config_records["config"])["fednag"]
+        done[silo] += "train" in told and (name != "mime" or '"stage": 1' in told)
+        return train(message, context, copy.deepcopy(net), loader, nn.CrossEntropyLoss())
+
+    done = [0] * 4
+    grid = InProcessGrid(app, {}, [{"partition-id": k} for k in (1, 3, 2, 0)])
+    draw_as_simulated(monkeypatch, grid, 2)
+    strategy = getattr(strategies, FEDERATED[name])(
+        lr=0.05, fraction_train=0.5, fraction_evaluate=0.0
+    )
+    result = strategy.start(grid, ArrayRecord(net.state_dict()), num_rounds=6)
+    assert max(done) > 2
+    twin = fednag.run(
+        ALGORITHMS[name](lr=0.05), model=net, data=(x, y), workers=4, tau=3, iterations=18, batch=4,
+        seed=SEED, split={"kind": "sizes", "skew": 0.0}, quiet=True, engine={"dtype": "float64"},
+        training={"participants": 2},
+    )  # fmt: skip
+    assert (
+        float(
+            (flat(result) - torch.cat([*map(torch.flatten, twin.final.state_dict().values())]))
+            .abs()
+            .max()
+        )
+        < 1e-12
+    )
+
+
 def test_weights_and_momenta_travel_in_one_record(problem: Any) -> None:
     seen: list[RecordDict] = []
 
     def spy(asked: Message, answered: Message) -> Message:
-        seen.extend([asked.content, answered.content])
+        if phase_of(asked) == "train":
+            seen.extend([asked.content, answered.content])
         return answered
 
     start(problem, strategies.FedNAG(fraction_evaluate=0.0), {0: spy})
@@ -128,9 +223,15 @@ def test_replies_that_lie_are_left_out(lie: Callable[[RecordDict], None], proble
     assert float((flat(liar) - flat(honest)).abs().max()) > 1e-5
 
 
+def phase_of(asked: Message) -> str:
+    found: str = json.loads(str(asked.content.config_records["config"][ORDER]))["phase"]
+    return found
+
+
 def altered_train(change: Callable[[RecordDict], None]) -> Any:
     def fault(asked: Message, answered: Message) -> Message:
-        change(answered.content)
+        if phase_of(asked) == "train":
+            change(answered.content)
         return answered
 
     return fault
@@ -139,7 +240,8 @@ def altered_train(change: Callable[[RecordDict], None]) -> Any:
 def test_memory_stays_with_the_node(problem: Any) -> None:
     _, grid = start(problem, strategies.FedNAGLocal(lr=0.05, fraction_evaluate=0.0))
     for context in grid.contexts.values():
-        assert list(context.state.array_records[KEPT]) == ["v"]
+        kept = context.state.array_records
+        assert [sorted(record) for record in kept.values()] == [["v"]] * ROUNDS
 
 
 def test_arrays_that_are_not_trained_are_left_alone() -> None:
@@ -176,64 +278,114 @@ def test_arrays_that_are_not_trained_are_left_alone() -> None:
     assert not torch.equal(after["b.weight"], before["b.weight"])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedmom", "mime", "scaffold"])
+@pytest.mark.parametrize("name", ["fedavg", "fedmom", "mime", "mimelite", "scaffold"])
 def test_running_statistics_are_averaged_as_in_the_simulator(name: str) -> None:
-    draw = torch.Generator().manual_seed(0)
-    x = 1 + 2 * torch.randn(60, 4, generator=draw, dtype=torch.float64)
-    y = (x.sum(1) > 4).long()
-    torch.manual_seed(1)
-    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)).double()
-    held = partition.by_size(len(x), 3, 1.0, 0).workers
-    app = ClientApp()
-
-    @app.train()
-    def half(message: Message, context: Context) -> Message:
-        mine = held[int(context.node_config["partition-id"])]
-        loader = DataLoader(TensorDataset(x[mine], y[mine]), batch_size=len(mine))
-        model = copy.deepcopy(net)
-        return train(message, context, model, loader, nn.CrossEntropyLoss(), epochs=TAU)
-
-    grid = InProcessGrid(app, {}, [{"partition-id": k} for k in (1, 2, 0)])
+    x, y, net, held = given_problem()
     strategy = getattr(strategies, FEDERATED[name])(lr=0.05, fraction_evaluate=0.0)
-    result = strategy.start(grid, ArrayRecord(net.state_dict()), num_rounds=ROUNDS)
-    twin = fednag.run(
-        ALGORITHMS[name](lr=0.05), model=net, data=(x, y), workers=3, tau=TAU,
-        iterations=TAU * ROUNDS, batch=0, split={"kind": "sizes"}, quiet=True,
-        engine={"dtype": "float64"},
-    )  # fmt: skip
-    found, expected = result.arrays.to_torch_state_dict(), twin.final.state_dict()
-    assert set(found) == set(expected)
-    for key in set(found) - {"1.num_batches_tracked"}:  # counters do not travel here
-        torch.testing.assert_close(found[key], expected[key], rtol=1e-9, atol=1e-11)
+    result, _, _ = started(strategy, net, x, y, held, nn.CrossEntropyLoss())
+    assert_alike(result, twin_of(ALGORITHMS[name](lr=0.05), net, x, y))
+    found = result.arrays.to_torch_state_dict()
     assert not torch.equal(found["1.running_mean"], net[1].running_mean)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda content: content["arrays"].pop("buffers::1.running_mean"),
+        lambda content: content["arrays"].update({"buffers::2.mean": Array(np.zeros(5))}),
+        lambda content: content["arrays"].update(
+            {"buffers::1.running_mean": Array(np.full(5, np.inf))}
+        ),
+        lambda content: content["arrays"].update(
+            {"buffers::1.running_mean": Array(np.zeros((5, 1)))}
+        ),
+    ],
+)
+def test_running_statistics_that_lie_are_left_out(lie: Callable[[RecordDict], None]) -> None:
+    x, y, net, held = given_problem()
+
+    def last(fault: Any) -> Any:
+        strategy = strategies.FedAvg(lr=0.05, fraction_evaluate=0.0)
+        loss = nn.CrossEntropyLoss()
+        result, _, _ = started(strategy, net, x, y, held, loss, faults={0: fault})
+        return flat(result)
+
+    gone = last(lambda asked, answered: None)
+    assert float((last(altered_train(lie)) - gone).abs().max()) == 0
+    assert float((last(altered_train(lambda content: None)) - gone).abs().max()) > 1e-5
+
+
+class Tied(nn.Module):
+    """One matrix with two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
+        self.down.weight = self.up.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.tanh(self.up(x)))
+
+
+def test_a_parameter_with_two_names_is_trained_as_one() -> None:
+    x, y, _, held = given_problem()
+    torch.manual_seed(1)
+    net = Tied().double()
+    strategy = strategies.FedNAG(lr=0.05, fraction_evaluate=0.0)
+    result, _, _ = started(strategy, net, x, y, held, nn.CrossEntropyLoss())
+    assert_alike(result, twin_of(fednag.FedNAG(lr=0.05), net, x, y))
+    found = result.arrays.to_torch_state_dict()
+    assert torch.equal(found["up.weight"], found["down.weight"])
+    assert not torch.equal(found["up.weight"], net.up.weight)
+
+
+def asked_of(model: nn.Module, **changes: Any) -> Message:
+    """A message as a strategy sends it."""
+    InProcessGrid(ClientApp(), {}, [])
+    names = Names.of(ArrayRecord(model.state_dict()))
+    sent = names.pack(Vectors(w=names.flat(ArrayRecord(model.state_dict()))))
+    order = {
+        "phase": "train", "algorithm": {"name": "fedavg"}, "stage": 0, "numbers": {}, "uplink": [],
+        "differences": False, "seed": 0, "round": 1, "token": "0" * 32, "accepted": 0,
+    }  # fmt: skip
+    about = ConfigRecord({ORDER: json.dumps({**order, **changes})})
+    return Message(RecordDict({"arrays": sent, "config": about}), 5, "train")
 
 
 def test_statistics_that_would_be_averaged_wrongly_are_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 2))
-    record = strategies.Names.of(ArrayRecord(model.state_dict()))
-    from fednag.core.vectors import Vectors
-
-    InProcessGrid(ClientApp(), {}, [])
-    sent = record.pack(Vectors(w=record.flat(ArrayRecord(model.state_dict()))))
-    about = ConfigRecord({strategies.METHOD: '{"name": "fedavg"}', strategies.PHASE: "train"})
-    message = Message(RecordDict({"arrays": sent, "config": about}), 5, "train")
     context = Context(1, 5, {}, RecordDict(), {})
     data = TensorDataset(torch.randn(8, 2), torch.arange(8) % 2)
     with pytest.raises(FednagError, match="momentum=None"):
-        train(message, context, model, DataLoader(data, 4), nn.CrossEntropyLoss())
+        train(asked_of(model), context, model, DataLoader(data, 4), nn.CrossEntropyLoss())
 
 
-def test_only_methods_that_are_known_are_run() -> None:
-    model = nn.Linear(2, 2)
-    names = strategies.Names.of(ArrayRecord(model.state_dict()))
-    from fednag.core.vectors import Vectors
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"algorithm": {"name": "os.system"}}, "no algorithm 'os.system'"),
+        ({"algorithm": {"name": "{folder}/evil.py:Evil"}}, "names a file"),
+        ({"uplink": [{"kind": "{folder}/evil.py:Evil"}]}, "names a file"),
+        ({"uplink": [{"kind": "zip"}]}, "no transform 'zip'"),
+    ],
+)
+def test_nodes_run_only_what_is_shipped(changes: Any, said: str, tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    changes = json.loads(json.dumps(changes).replace("{folder}", str(tmp_path)))
+    model, context = nn.Linear(2, 2), Context(1, 5, {}, RecordDict(), {})
+    data = TensorDataset(torch.randn(8, 2), torch.arange(8) % 2)
+    with pytest.raises(FednagError, match=said):
+        train(asked_of(model, **changes), context, model, DataLoader(data), nn.CrossEntropyLoss())
+    assert not (tmp_path / "ran").exists()
 
-    InProcessGrid(ClientApp(), {}, [])
-    sent = names.pack(Vectors(w=names.flat(ArrayRecord(model.state_dict()))))
-    about = ConfigRecord({strategies.METHOD: '{"name": "os.system"}', strategies.PHASE: "train"})
-    message = Message(RecordDict({"arrays": sent, "config": about}), 5, "train")
-    with pytest.raises(FednagError, match=r"no algorithm 'os.system'"):
-        train(message, Context(1, 5, {}, RecordDict(), {}), model, [], nn.CrossEntropyLoss())
+
+def test_messages_of_other_strategies_are_refused() -> None:
+    model, context = nn.Linear(2, 2), Context(1, 5, {}, RecordDict(), {})
+    message = asked_of(model)
+    del message.content.config_records["config"][ORDER]
+    data = TensorDataset(torch.randn(8, 2), torch.arange(8) % 2)
+    with pytest.raises(FednagError, match=r"use a strategy of fednag\.flower\.strategies"):
+        train(message, context, model, DataLoader(data), nn.CrossEntropyLoss())
 
 
 def test_numbers_are_checked() -> None:
@@ -243,7 +395,304 @@ def test_numbers_are_checked() -> None:
         strategies.Method(fednag.CNAG())
     with pytest.raises(TypeError, match="fraction_trained"):
         strategies.FedNAG(fraction_trained=0.5)
-    assert set(strategies.__all__) == {*FEDERATED.values(), "Method"}
+    assert set(strategies.__all__) == {*FEDERATED.values(), "Method", "Named"}
+
+
+def test_a_new_method_has_a_strategy(monkeypatch: pytest.MonkeyPatch, problem: Any) -> None:
+    @dataclass(frozen=True)
+    class Halving(fednag.FedAvg):
+        """Half of the way only.
+
+        More about it.
+        """
+
+        part: float = 0.5
+
+        def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
+            return Vectors(w=server.w + self.part * (mean.w - server.w))
+
+    @dataclass(frozen=True)
+    class Pooled(fednag.CSGD):
+        """Centralised."""
+
+    assert not hasattr(strategies, "Halving")
+    monkeypatch.setitem(ALGORITHMS, "halving", Halving)
+    monkeypatch.setitem(ALGORITHMS, "pooled", Pooled)
+    made = strategies.Halving
+    assert made.__name__ == "Halving"
+    assert made.__doc__ == "Half of the way only.\n\nNumbers: lr=0.01, part=0.5."
+    assert made is strategies.Halving
+    assert not hasattr(strategies, "Pooled")
+    whole, _ = start(problem, made(lr=0.05, part=1.0, fraction_evaluate=0.0))
+    usual, _ = start(problem, strategies.FedAvg(lr=0.05, fraction_evaluate=0.0))
+    halved, _ = start(problem, made(lr=0.05, fraction_evaluate=0.0))
+    assert float((flat(whole) - flat(usual)).abs().max()) < 1e-12
+    assert float((flat(halved) - flat(usual)).abs().max()) > 1e-4
+
+
+@dataclass(frozen=True)
+class ByLoss(fednag.Algorithm):
+    """Steps at the server by the loss at the end, and by the local iterations done."""
+
+    lr: float = 0.05
+
+    up = ("w", "loss")
+
+    def init(self, w: torch.Tensor) -> Vectors:
+        return Vectors(w=w, loss=w.new_ones(1))
+
+    def step(self, local: Vectors, grad: Any, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.w - self.lr * grad(local.w))
+
+    def end(
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: Any, steps: int
+    ) -> tuple[Vectors, Vectors]:
+        return Vectors(w=local.w, loss=data.loss(local.w).to(local.w)), mine
+
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
+        step = mean.loss / server.loss / news.steps
+        return Vectors(w=server.w + step * (mean.w - server.w), loss=mean.loss)
+
+
+def given_problem() -> tuple[torch.Tensor, torch.Tensor, nn.Module, list[Any]]:
+    draw = torch.Generator().manual_seed(0)
+    x = 1 + 2 * torch.randn(60, 4, generator=draw, dtype=torch.float64)
+    y = (x.sum(1) > 4).long()
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)).double()
+    return x, y, net, list(partition.by_size(len(x), 3, 1.0, 0).workers)
+
+
+def started(
+    strategy: Any,
+    net: nn.Module,
+    x: Any,
+    y: Any,
+    held: list[Any],
+    loss: Any,
+    faults: dict[int, Any] | None = None,
+    **options: Any,
+) -> tuple[Any, InProcessGrid, list[RecordDict]]:
+    app, replies = ClientApp(), []
+
+    @app.train()
+    def half(message: Message, context: Context) -> Message:
+        mine = held[int(context.node_config["partition-id"])]
+        loader = DataLoader(TensorDataset(x[mine], y[mine]), batch_size=len(mine))
+        reply = train(message, context, copy.deepcopy(net), loader, loss, epochs=TAU, **options)
+        replies.append(reply.content)
+        return reply
+
+    grid = InProcessGrid(app, {}, [{"partition-id": k} for k in (1, 2, 0)])
+    grid.faults = {node_of(grid, silo): fault for silo, fault in (faults or {}).items()}
+    result = strategy.start(grid, ArrayRecord(net.state_dict()), num_rounds=ROUNDS)
+    return result, grid, replies
+
+
+def twin_of(algorithm: Any, net: nn.Module, x: Any, y: Any, **options: Any) -> dict[str, Any]:
+    found = fednag.run(
+        algorithm, model=net, data=(x, y), workers=3, tau=TAU, iterations=TAU * ROUNDS, batch=0,
+        split={"kind": "sizes"}, quiet=True, engine={"dtype": "float64"}, **options,
+    )  # fmt: skip
+    state: dict[str, Any] = found.final.state_dict()
+    return state
+
+
+def assert_alike(result: Any, expected: dict[str, Any], within: float = 1e-11) -> None:
+    found = result.arrays.to_torch_state_dict()
+    assert set(found) == set(expected)
+    for key in set(found) - {"1.num_batches_tracked"}:  # counters do not travel here
+        torch.testing.assert_close(found[key], expected[key], rtol=0, atol=within)
+
+
+def test_a_method_may_ask_for_the_loss() -> None:
+    """A number travels as a number; the loss is over all the data, in evaluation mode."""
+    x, y, net, held = given_problem()
+    strategy = strategies.Method(ByLoss(), fraction_evaluate=0.0)
+    result, _, replies = started(
+        strategy, net, x, y, held, nn.CrossEntropyLoss(), algorithm=ByLoss()
+    )
+    assert_alike(result, twin_of(ByLoss(), net, x, y))
+    (array,) = (record["arrays"]["loss::"] for record in replies[-1:])
+    assert array.numpy().shape == (1,)
+
+
+def test_a_number_in_place_of_the_weights_is_refused() -> None:
+    """It would be added to every weight."""
+    names = Names.of(ArrayRecord(nn.Linear(2, 2).state_dict()))
+    whole, one = torch.zeros(6), torch.ones(1)
+    assert set(names.unpack(names.pack(Vectors(w=whole, loss=one)), ("w", "loss"), ("loss",)))
+    with pytest.raises(Refusal, match="missing"):
+        names.unpack(names.pack(Vectors(w=one, loss=whole)), ("w", "loss"), ("loss",))
+
+
+@pytest.mark.parametrize("name", ["mimelite", "mime"])
+def test_weighted_classes_are_weighted_over_all_data(name: str) -> None:
+    """Batches with other sums of class weights count by these, as in torch's mean over all."""
+    x, y, _, held = given_problem()
+    torch.manual_seed(1)
+    net = nn.Linear(4, 2).double()
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0], dtype=torch.float64))
+    worker_loader = DataLoader(TensorDataset(x, y), batch_size=7)
+    names = Names.of(ArrayRecord(net.state_dict()))
+    w = names.flat(ArrayRecord(net.state_dict()))
+    worker = _Worker(net, loss, names, worker_loader, w)
+    expected = torch.autograd.grad(loss(net(x), y), list(net.parameters()))
+    found = worker.gradient(w.unsqueeze(0))
+    flat_expected = torch.cat([slope.reshape(-1) for slope in expected])
+    torch.testing.assert_close(found[0], flat_expected, rtol=0, atol=1e-12)
+    value = worker.loss(w.unsqueeze(0))
+    torch.testing.assert_close(value, loss(net(x), y).detach().reshape(1, 1), rtol=0, atol=1e-12)
+    assert worker.losses == []  # no local iteration was done
+    strategy = getattr(strategies, FEDERATED[name])(lr=0.05, fraction_evaluate=0.0)
+    result, _, _ = started(strategy, net, x, y, held, loss)
+    assert_alike(result, twin_of(ALGORITHMS[name](lr=0.05), net, x, y, loss=loss))
+
+
+@pytest.mark.parametrize("name", ["fednag", "mime", "scaffold"])
+def test_parts_of_the_round_equal_the_simulator(name: str) -> None:
+    x, y, net, held = given_problem()
+    cosine = {"kind": "cosine", "field": "algorithm.lr", "last": 0.001}
+    strategy = getattr(strategies, FEDERATED[name])(
+        lr=0.05, fraction_evaluate=0.0, uplink=[Clip(norm=0.05), "float16"], aggregator=EqualMean(),
+        schedules=[cosine],
+    )  # fmt: skip
+    result, _, replies = started(strategy, net, x, y, held, nn.CrossEntropyLoss())
+    parts = {"uplink": [Clip(norm=0.05), Float16()], "aggregator": "equal", "schedule": [cosine]}
+    algorithm = ALGORITHMS[name](lr=0.05)
+    assert_alike(result, twin_of(algorithm, net, x, y, **parts), 1e-9)
+    dtypes = {array.dtype for array in replies[-1]["arrays"].values()}
+    assert dtypes == {"float16"}
+    for leave_out in parts:  # each of them matters
+        fewer = {key: part for key, part in parts.items() if key != leave_out}
+        with pytest.raises(AssertionError):
+            assert_alike(result, twin_of(algorithm, net, x, y, **fewer), 1e-9)
+
+
+def test_parts_are_checked() -> None:
+    @dataclass(frozen=True)
+    class Sign(fednag.Transform):
+        def apply(self, up: Vectors, kept: Vectors, rng: Any) -> tuple[Vectors, Vectors]:
+            return up.map(torch.sign), kept
+
+    with pytest.raises(FednagError, match="uplink: Sign cannot be done by the nodes"):
+        strategies.FedAvg(uplink=[Sign()])
+    with pytest.raises(FednagError, match=r"aggregator.kind: no aggregator 'medain'"):
+        strategies.FedAvg(aggregator="medain")
+    with pytest.raises(FednagError, match=r"schedules.0.field: 'algorithm.rl' is no number"):
+        strategies.FedAvg(schedules=[{"kind": "cosine", "field": "algorithm.rl"}])
+
+
+def test_nodes_are_asked_once_for_their_sizes(
+    problem: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also those that come later; one that does not say is logged, and counted once it has."""
+    asked_sizes: list[int] = []
+
+    class Growing(strategies.Scaffold):  # type: ignore[misc,valid-type]
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            found = super().aggregate_train(server_round, replies)
+            counted.append(self.held)
+            if server_round == 1:
+                grid.join({"partition-id": 2})
+            return found
+
+    def spy(asked: Message, answered: Message) -> Message | None:
+        if phase_of(asked) == "size":
+            assert not asked.content["arrays"]
+            asked_sizes.append(asked.metadata.dst_node_id)
+            return None if asked.metadata.dst_node_id == silent else answered
+        return answered
+
+    counted: list[int] = []
+    grid = InProcessGrid(app_of(problem), {}, [{"partition-id": k} for k in (1, 0)])
+    silent = node_of(grid, 1)
+    grid.faults = {1001 + 7 * i: spy for i in range(3)}
+    strategy = Growing(lr=0.05, fraction_evaluate=0.0, fraction_train=0.5, min_train_nodes=1)
+    initial = ArrayRecord(problem.problem.module_at(problem.problem.initial).state_dict())
+    drawn = [node_of(grid, 0), node_of(grid, 0), silent]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "flwr.serverapp.strategy.strategy_utils.random.sample", lambda *_: [drawn.pop(0)]
+        )
+        strategy.start(grid, initial, num_rounds=3)
+    assert sorted(asked_sizes) == sorted(grid.contexts)
+    sizes = [len(owned) for owned in problem.owned]
+    assert counted == [sizes[0], sizes[0] + sizes[2], sum(sizes)]
+    assert f"node {silent} is not counted yet: it has not said" in caplog.text
+
+
+def test_lost_replies_leave_no_trace_in_memory(problem: Any) -> None:
+    """SCAFFOLD's law: c is the mean of all c_i by data size, whatever replies were lost."""
+    number = 0
+
+    def lossy(asked: Message, answered: Message) -> Message | None:
+        nonlocal number
+        number += phase_of(asked) == "train"
+        return None if number == 2 else answered
+
+    strategy = strategies.Scaffold(lr=0.05, fraction_evaluate=0.0)
+    _, grid = start(problem, strategy, {1: lossy})
+    total = sum(len(owned) for owned in problem.owned)
+    mean = torch.zeros(1)
+    for context in grid.contexts.values():
+        part = int(context.node_config["partition-id"])
+        kept = context.state.array_records["memory.3"]["c"]
+        c = torch.frombuffer(bytearray(kept.data), dtype=torch.float64)
+        mean = mean + len(problem.owned[part]) / total * c
+    assert number == 3
+    assert float((strategy.state.server.c - mean).abs().max()) < 1e-12
+    assert float(mean.abs().max()) > 1e-3
+
+
+def test_a_strategy_may_be_started_again(problem: Any) -> None:
+    strategy = strategies.FedNAGLocal(lr=0.05, fraction_evaluate=0.0)
+    grid = InProcessGrid(app_of(problem), {}, [{"partition-id": k} for k in (1, 2, 0)])
+    initial = ArrayRecord(problem.problem.module_at(problem.problem.initial).state_dict())
+    first, again = (strategy.start(grid, initial, num_rounds=5) for _ in range(2))
+    assert torch.equal(flat(first), flat(again))
+
+
+def test_arrays_that_somebody_changed_are_taken(problem: Any) -> None:
+    """As a wrapper that adds noise for privacy does."""
+
+    class Zeroing(strategies.FedNAG):  # type: ignore[misc,valid-type]
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            if server_round < ROUNDS:
+                arrays = ArrayRecord({n: Array(0 * a.numpy()) for n, a in arrays.items()})
+            return arrays, metrics
+
+    seen: list[float] = []
+
+    def spy(asked: Message, answered: Message) -> Message:
+        if phase_of(asked) == "train":
+            record = asked.content["arrays"]
+            seen.append(float(np.abs(record["w::1.weight"].numpy()).max()))
+        return answered
+
+    start(problem, Zeroing(lr=0.05, fraction_evaluate=0.0), {0: spy})
+    assert seen[0] > 0
+    assert seen[1:] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "mime"])
+def test_a_round_without_answers_changes_nothing(name: str, problem: Any) -> None:
+    """As with Flower's own strategies: training goes on from the same weights."""
+
+    def second_lost(asked: Message, answered: Message) -> Message | None:
+        order = json.loads(str(asked.content.config_records["config"][ORDER]))
+        return None if order.get("round") == 2 else answered
+
+    def make() -> Any:
+        return getattr(strategies, FEDERATED[name])(lr=0.05, fraction_evaluate=0.0)
+
+    result, _ = start(problem, make(), dict.fromkeys(range(3), second_lost))
+    assert sorted(result.train_metrics_clientapp) == [1, 3]
+    grid = InProcessGrid(app_of(problem), {}, [{"partition-id": k} for k in (1, 2, 0)])
+    initial = ArrayRecord(problem.problem.module_at(problem.problem.initial).state_dict())
+    two = make().start(grid, initial, num_rounds=2)
+    assert float((flat(result) - flat(two)).abs().max()) == 0
 
 
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,6 +238,13 @@ def test_any_round_goes_on_to_the_same_bits(
         checkpoint.remove(folder)
 
 
+def test_a_controller_remembers(blobs: Dataset) -> None:
+    """One step in the first round, two in the second, and so on; 12 in all."""
+    found = states(blobs, Scheme(FedAvg(lr=0.1), Counting()))
+    assert [state.iteration for state in found] == [0, 1, 3, 6, 10, 12]
+    assert found[-1].control == {"steps": 6, "seen": [4] * 5}
+
+
 def test_what_is_remembered_matters(blobs: Dataset) -> None:
     """Without its residues or its flights a run would go on to other numbers."""
     scheme = Scheme(FedNAG(), uplink=Chain((Largest(3),)))

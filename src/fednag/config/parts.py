@@ -65,7 +65,7 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
             )
         made[section].append(part or build_part(table, registry, base, field))
     for place, schedule in enumerate(made["schedule"]):
-        _check_schedule(schedule, algorithm, f"schedule.{place}.field")
+        check_schedule(schedule, algorithm, f"schedule.{place}.field")
     schedules = tuple(made["schedule"])
     if algorithm.pooled:  # nothing travels, and there is nobody to choose from
         return Scheme(algorithm, schedules=schedules)
@@ -139,7 +139,8 @@ def _numbers(part: Any) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in numbers.items()}
 
 
-def _check_schedule(schedule: Schedule, algorithm: Algorithm, field: str) -> None:
+def check_schedule(schedule: Schedule, algorithm: Algorithm, field: str) -> None:
+    """Raise FednagError unless it sets a number of the algorithm."""
     section, _, name = schedule.field.partition(".")
     numbers = [each.name for each in fields(algorithm)]  # type: ignore[arg-type]
     if section != "algorithm" or name not in numbers:

@@ -53,3 +53,10 @@ class Aggregator:
     def finish(self, total: Total, rng: np.random.Generator | None) -> Vectors:
         """The aggregated upload; random numbers come from ``rng``, which is keyed by round."""
         return total.sums.map(lambda vector: vector / (total.weight or 1.0))
+
+
+def including(aggregator: Aggregator, total: Total | None, up: Vectors, size: int) -> Total:
+    """The total with the upload of one more worker, who has ``size`` samples."""
+    weight = torch.tensor([aggregator.weight(size, 0)], dtype=torch.float64)
+    part = aggregator.lift(up.map(lambda vector: vector.unsqueeze(0)), weight)
+    return part if total is None else aggregator.merge(total, part)

@@ -235,6 +235,14 @@ def _returned(algorithm: Algorithm, stage: Algorithm, w: Vector) -> int:
     return total * w.element_size()
 
 
+def numbers_returned(algorithm: Algorithm, stage: Algorithm, w: Vector) -> tuple[str, ...]:
+    """Those of the vectors a worker returns that are one number, however long the model is."""
+    try:
+        return tuple(n for n, size in _sizes(algorithm, stage, w[:1], 3).items() if size == 1)
+    except Exception:  # its own training will tell what is wrong
+        return ()
+
+
 def _sizes(algorithm: Algorithm, stage: Algorithm, like: Vector, d: int) -> dict[str, int]:
     w = torch.linspace(0.5, 1, d).to(like)
     sent = algorithm.init(w).pick(stage.down).map(lambda vector: vector.expand(1, -1))

@@ -59,6 +59,7 @@ class Answers:
     memories: Memories = field(default_factory=dict)
     residues: Residues = field(default_factory=dict)
     told: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    steps: Mapping[int, int] = field(default_factory=dict)  # done, where not those asked for
     refused: tuple[int, ...] = ()  # whose updates cannot be used
     missed: tuple[int, ...] = ()  # who did not answer
     down: int = 0  # bytes

@@ -6,11 +6,10 @@ travels, the aggregator combines the answers, and the algorithm says what worker
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ import torch
 from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import BUFFERS, Algorithm, News, server_round
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of
-from fednag.core.executor import Answers, Exchange, Executor
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
 from fednag.core.record import RoundFacts
 from fednag.core.state import Flight, State
@@ -27,6 +26,9 @@ from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 
 SERVER = -1  # whose residue a downlink's is
+
+Asked = tuple[Exchange, Memories, Residues]
+"""What an executor is given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,16 @@ class Loop:
 
     def advance(self, state: State) -> State:
         """One round: its exchanges, one after the other, and the server's rules."""
+        going, answers = self.exchanges(state), None
+        while True:
+            try:
+                asked = going.send(answers)
+            except StopIteration as over:
+                return cast(State, over.value)
+            answers = self.executor.exchange(*asked)
+
+    def exchanges(self, state: State) -> Generator[Asked, Answers | None, State]:
+        """The same for one who has the answers later: takes those to each exchange it gives."""
         scheme, setting = self.scheme, self.setting
         stages = scheme.stages
         draft = _Draft(state)
@@ -85,7 +97,7 @@ class Loop:
             numbers = {} if stage.asks else {**scheduled, **order.numbers}
             asked = self._asked(draft, order, place, numbers)
             taken = self._closed(draft, order, asked)
-            if not taken or not self._updated(draft, asked, taken):
+            if not taken or not (yield from self._updated(draft, asked, taken)):
                 break
         return self._next(state, draft)
 
@@ -134,10 +146,12 @@ class Loop:
         wire, draft.residues[key] = scheme.downlink.apply(sent, residue, rng)
         return wire.map_named(lambda name, vector: vector.to(sent[name].dtype)), wire
 
-    def _updated(self, draft: _Draft, asked: Exchange, taken: list[Exchange]) -> bool:
+    def _updated(
+        self, draft: _Draft, asked: Exchange, taken: list[Exchange]
+    ) -> Generator[Asked, Answers | None, bool]:
         """The server's half of an exchange; False if no answer can be used."""
         scheme, server = self.scheme, draft.server
-        answers = self._answers(draft, taken)
+        answers = yield from self._answers(draft, taken)
         draft.take(answers, taken)
         if answers.total is None:
             draft.usable = False
@@ -149,9 +163,14 @@ class Loop:
             sent = asked.sent
             mean = mean.map_named(lambda name, v: v + server[name] if name in sent else v)
         counts = [len(part.workers) for part in taken]
+        done = [
+            answers.steps.get(worker, steps)
+            for part in taken
+            for worker, steps in zip(part.workers.tolist(), part.steps.tolist(), strict=True)
+        ]
         draft.news = News(
             share=float(answers.size / self.executor.held),
-            steps=float(np.concatenate([part.steps for part in taken]).mean()),
+            steps=float(np.mean(done)),
             staleness=tuple(np.repeat([part.staleness for part in taken], counts).tolist()),
             seconds=draft.now,
             round=draft.state.round,
@@ -205,10 +224,17 @@ class Loop:
             draft.now = executor.idle(order.cohort, draft.now, order.seconds)
         return taken
 
-    def _answers(self, draft: _Draft, taken: list[Exchange]) -> Answers:
+    def _answers(
+        self, draft: _Draft, taken: list[Exchange]
+    ) -> Generator[Asked, Answers | None, Answers]:
         """What the workers answer; work that was sent in several rounds is merged."""
-        came = [self.executor.exchange(part, draft.memories, draft.residues) for part in taken]
-        return reduce(self._merged, came)
+        found: Answers | None = None
+        for part in taken:
+            came = yield part, draft.memories, draft.residues
+            assert came is not None
+            found = came if found is None else self._merged(found, came)
+        assert found is not None
+        return found
 
     def _merged(self, a: Answers, b: Answers) -> Answers:
         totals = [total for total in (a.total, b.total) if total is not None]
@@ -219,6 +245,7 @@ class Loop:
             memories={**a.memories, **b.memories},
             residues={**a.residues, **b.residues},
             told={**a.told, **b.told},
+            steps={**a.steps, **b.steps},
             refused=a.refused + b.refused,
             missed=a.missed + b.missed,
             down=a.down + b.down,

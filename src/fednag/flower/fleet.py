@@ -19,6 +19,7 @@ import torch
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
+from fednag.core.aggregator import including
 from fednag.core.algorithm import BUFFERS
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
 from fednag.core.keys import Draws, Indexes
@@ -39,6 +40,7 @@ from fednag.flower.protocol import (
     versions,
 )
 from fednag.flower.settings import Deployment
+from fednag.flower.silo_memory import accepted
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
 
@@ -113,7 +115,7 @@ class Fleet(Executor):
         }
 
         def about(silo: int) -> dict[str, Any]:
-            return {**same, **orders[silo], "accepted": _accepted(memories, silo)}
+            return {**same, **orders[silo], "accepted": accepted(memories, silo)}
 
         answers = self._ask(TRAIN, asked.workers, asked.round, record, about)
         buffers = BUFFERS in asked.sent and not asked.stage.asks
@@ -130,7 +132,7 @@ class Fleet(Executor):
         record = protocol.pack(state.server.pick(self._with_buffers(("w",), state.server)))
 
         def about(silo: int) -> dict[str, Any]:
-            return {"accepted": _accepted(state.memories, silo), "token": self.token}
+            return {"accepted": accepted(state.memories, silo), "token": self.token}
 
         answers = self._ask(EVALUATE, everyone, state.round, record, about)
         return self._measured(answers, state.round)
@@ -243,9 +245,7 @@ class Fleet(Executor):
                 refused[silo] = refusal
                 continue
             samples = self.membership.samples[silo]
-            weight = torch.tensor([aggregator.weight(samples, 0)], dtype=torch.float64)
-            part = aggregator.lift(up.map(lambda vector: vector.unsqueeze(0)), weight)
-            total = part if total is None else aggregator.merge(total, part)
+            total = including(aggregator, total, up, samples)
             size += samples
             said = protocol.metrics(reply)
             told[silo] = {
@@ -339,11 +339,6 @@ class Fleet(Executor):
             f"{_listed(answers.refused)}); what was done is saved: see silos.jsonl, bring them "
             "back, and go on with flower.resume=true"
         )
-
-
-def _accepted(memories: Memories, silo: int) -> int:
-    """The last round of a silo whose update was used; 0 for none."""
-    return int(memories[silo].accepted) if silo in memories else 0
 
 
 def _listed(silos: Any) -> str:

@@ -1,11 +1,12 @@
 """Named arrays of a Flower app as flat vectors, and back: ``w::conv.weight``, ``v::conv.weight``.
 
-All vectors of a method travel in one ``ArrayRecord``, for Flower takes no reply with two.
+All vectors of a method travel in one ``ArrayRecord``, for Flower takes no reply with two. A number
+travels as ``loss::``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,9 @@ from fednag.core.vectors import Layout, Vector, Vectors
 from fednag.flower.protocol import Refusal, one_line
 
 MARK = "::"
+ORDER = "fednag"  # the entry of a message's ConfigRecord that says what is asked
+SIZE, TRAIN = "size", "train"  # what is asked: how many samples there are, or a stage of a round
+STEPS = "local-iterations"  # a reply's metric
 
 
 @dataclass(frozen=True)
@@ -54,57 +58,72 @@ class Names:
         return torch.cat(parts)
 
     def named(self, vector: Vector, prefix: str = "") -> dict[str, Array]:
-        """A vector as arrays of the model's names and types."""
+        """A vector as arrays of the model's names and types; what was made narrower stays so."""
         pieces = self.layout.unravel(vector.detach().cpu())
-        return {
-            prefix + name: Array(pieces[name].numpy().astype(dtype))
-            for name, dtype in zip(self.layout.names, self.dtypes, strict=True)
-        }
+        found = {}
+        for name, dtype in zip(self.layout.names, self.dtypes, strict=True):
+            values = pieces[name].numpy()
+            wide = vector.dtype == self.dtype
+            found[prefix + name] = Array(values.astype(dtype) if wide else values)
+        return found
 
     def pack(self, vectors: Vectors) -> ArrayRecord:
         found: dict[str, Array] = {}
         for name, vector in vectors.items():
-            found |= self.named(vector, name + MARK)
+            if vector.numel() == len(self.layout):
+                found |= self.named(vector, name + MARK)
+            else:
+                found[name + MARK] = Array(vector.detach().cpu().numpy())
         return ArrayRecord(found)
 
-    def unpack(self, record: ArrayRecord, names: Sequence[str]) -> Vectors:
-        """Exactly these vectors, finite, or a refusal."""
+    def unpack(
+        self, record: ArrayRecord, names: Sequence[str], numbers: Collection[str] = ()
+    ) -> Vectors:
+        """Exactly these vectors, finite, or a refusal; ``numbers`` are those of length 1."""
+        single = set(numbers) & set(names) if len(self.layout) > 1 else set()
         held = sum(not name.startswith(BUFFERS + MARK) for name in record)
-        if held != len(names) * len(self.layout.names):
+        if held != (len(names) - len(single)) * len(self.layout.names) + len(single):
             raise Refusal(f"it has {held} arrays, not those of {', '.join(names)}")
-        found = Vectors(**{name: self.flat(record, name + MARK) for name in names})
+        one = Names(Layout(("",), ((1,),)), (str(self.dtype).removeprefix("torch."),))
+        found = {n: (one if n in single else self).flat(record, n + MARK) for n in names}
         for name, vector in found.items():
-            if not bool(vector.isfinite().all()):
-                raise Refusal(f"{name} is not finite")
-        return found
+            _check_finite(name, vector)
+        return Vectors(**found)
 
-    def statistics(self, record: ArrayRecord) -> Vectors:
+    def statistics(self, record: ArrayRecord) -> tuple[Names, Vector]:
         """The running statistics beside a method's vectors, if there are any; or a refusal."""
         prefix = BUFFERS + MARK
-        shapes = dict(zip(self.layout.names, self.layout.shapes, strict=True))
-        named = {n.removeprefix(prefix): a for n, a in record.items() if n.startswith(prefix)}
-        if unknown := sorted(set(named) - set(shapes)):
+        named = {n.removeprefix(prefix) for n in record if n.startswith(prefix)}
+        if unknown := sorted(named - set(self.layout.names)):
             raise Refusal(f"{one_line(unknown[0], 80)} is no array of the model")
-        some = {name: shapes[name] for name in shapes if name in named}
-        part = Names(Layout(tuple(some), tuple(some.values())), self.dtypes)
-        found = Vectors(**{f"{prefix}{name}": part.only(name, named[name]) for name in some})
-        for name, vector in found.items():
-            if not bool(vector.isfinite().all()):
-                raise Refusal(f"{one_line(name, 80)} is not finite")
-        return found
+        part = self.among(named)
+        found = part.flat(record, prefix) if named else torch.zeros(0, dtype=self.dtype)
+        _check_finite("a running statistic", found)
+        return part, found.to(self.dtype)
 
-    def only(self, name: str, array: Array) -> Vector:
-        """One array as a vector, or a refusal."""
-        place = self.layout.names.index(name)
-        alone = Names(Layout((name,), (self.layout.shapes[place],)), self.dtypes)
-        return alone.flat({name: array})
+    def among(self, names: Collection[str]) -> Names:
+        """Only these arrays."""
+        places = [i for i, name in enumerate(self.layout.names) if name in names]
+        layout = Layout(
+            tuple(self.layout.names[i] for i in places),
+            tuple(self.layout.shapes[i] for i in places),
+        )
+        return Names(layout, tuple(self.dtypes[i] for i in places))
 
-    def with_statistics(self, w: Vector, statistics: Vectors) -> Vector:
-        """The weights with these running statistics in their places."""
+    def take(self, w: Vector, part: Layout) -> Vector:
+        """The arrays of ``part``, in its order, out of a whole vector."""
         pieces = self.layout.unravel(w)
-        prefix = BUFFERS + MARK
-        parts = [statistics.get(prefix + name, piece) for name, piece in pieces.items()]
-        return torch.cat([part.reshape(-1).to(w) for part in parts])
+        return torch.cat([w[:0], *(pieces[name].reshape(-1) for name in part.names)])
+
+    def put(self, w: Vector, part: Layout, values: Vector) -> Vector:
+        """A whole vector with the arrays of ``part`` in their places."""
+        pieces = {**self.layout.unravel(w), **part.unravel(values.to(w))}
+        return torch.cat([pieces[name].reshape(-1) for name in self.layout.names])
+
+
+def _check_finite(name: str, vector: Vector) -> None:
+    if not bool(vector.isfinite().all()):
+        raise Refusal(f"{name} is not finite")
 
 
 def names_of(record: ArrayRecord) -> Names:

@@ -17,6 +17,7 @@ from flwr.app import RecordDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from fednag.core.executor import Memories
 from fednag.core.files import write_atomically
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
@@ -56,7 +57,9 @@ class Memory:
         if not self.first:
             return
         self.state[f"{PREFIX}{number}"] = pack(kept)
-        for old in _rounds(self.state.array_records)[:-KEPT]:
+        rounds = _rounds(self.state.array_records)
+        before = [old for old in rounds if old <= number]
+        for old in {*rounds} - {*before[-KEPT:]}:  # later ones are of a training before this
             del self.state[f"{PREFIX}{old}"]
         if self.folder is None:
             return
@@ -79,6 +82,11 @@ class Memory:
             return Vectors(**load((self.folder / f"{number:09}.safetensors").read_bytes()))
         except (OSError, SafetensorError, ValueError, RuntimeError):
             return None
+
+
+def accepted(memories: Memories, silo: int) -> int:
+    """The last round of a silo whose update was used, as the server knows it; 0 for none."""
+    return int(memories[silo].accepted) if silo in memories else 0
 
 
 def _alike(found: Vectors, first: Vectors) -> bool:

@@ -6,233 +6,377 @@ In the ServerApp put one of these where Flower's ``FedAvg`` was; in the ClientAp
     strategy = FedNAG(lr=0.01, momentum=0.9, fraction_train=1.0)
     result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=10)
 
-A strategy takes the method's numbers and what Flower's ``FedAvg`` takes. Replies that are not
-finite, wrongly shaped or claim an absurd number of samples are left out, and logged.
+Every method of the registry has one, of the same name. A strategy takes the method's numbers and
+what ``Method`` and Flower's ``FedAvg`` take. The round is the simulator's; Flower draws who takes
+part. Replies that are not finite, wrongly shaped or claim an absurd number of samples are left out,
+and logged.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import fields
+import secrets
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
 from logging import INFO, WARNING
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg as Averaging
+from flwr.serverapp.strategy import Result
 
-from fednag import algorithms
+from fednag.algorithms import ALGORITHMS
 from fednag.config import check_algorithm, describe
-from fednag.core import algorithm as contract
-from fednag.core.aggregator import Aggregator, Total
-from fednag.core.algorithm import Algorithm, News
+from fednag.config.own import build_part
+from fednag.config.parts import REGISTRIES, check_schedule, described
+from fednag.core.aggregator import Total, including
+from fednag.core.algorithm import BUFFERS, Algorithm, News, numbers_returned
+from fednag.core.controller import Controller, Order, Setting
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.keys import Indexes
+from fednag.core.loop import Asked, Loop, Scheme
+from fednag.core.state import State
+from fednag.core.transform import Chain
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
-from fednag.flower.named import MARK, Names
+from fednag.flower.named import ORDER, SIZE, STEPS, TRAIN, Names
 from fednag.flower.protocol import Refusal, one_line
 from fednag.flower.settings import MOST_SAMPLES
-
-METHOD, PHASE = "fednag-method", "fednag-phase"
-MEAN = Aggregator()
-
-__all__ = [
-    "FedAdam",
-    "FedAvg",
-    "FedAvgM",
-    "FedMom",
-    "FedNAG",
-    "FedNAGLocal",
-    "FedProx",
-    "Method",
-    "Mime",
-    "MimeLite",
-    "Scaffold",
-    "SlowMo",
-]
+from fednag.flower.silo_memory import accepted
 
 
-class Method(Averaging):
-    """Any method as a strategy: ``Method(algorithm, **options of Flower's FedAvg)``."""
+@dataclass(frozen=True, eq=False)
+class Drawn(Controller):
+    """All stages of a round go to the nodes that Flower drew for it."""
+
+    workers: Indexes
+
+    def next(
+        self, state: dict[str, Any], news: News, free: Indexes, stage: Algorithm, setting: Setting
+    ) -> tuple[Order, dict[str, Any]]:
+        return Order(self.workers, setting.tau), state
+
+
+class Method(Averaging, Executor):
+    """Any method as a strategy: ``Method(algorithm, **options of Flower's FedAvg)``.
+
+    ``uplink``, ``aggregator`` and ``schedules`` are parts of a round as in experiment files: names,
+    tables or objects. A schedule runs over the rounds of ``start``; ``seed`` is that of the random
+    draws of transforms and aggregators.
+    """
 
     def __init__(
-        self, algorithm: Algorithm, *, max_samples: int = MOST_SAMPLES, **options: Any
+        self,
+        algorithm: Algorithm,
+        *,
+        uplink: Sequence[Any] = (),
+        aggregator: Any = "mean",
+        schedules: Sequence[Any] = (),
+        seed: int = 0,
+        max_samples: int = MOST_SAMPLES,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         if algorithm.pooled:
             raise FednagError(f"{algorithm!r} is centralised: there is nothing to federate")
         check_algorithm(algorithm)
-        self.algorithm, self.max_samples = algorithm, max_samples
-        self.server: Vectors | None = None
-        self._names: Names | None = None
-        self._rest: dict[str, Array] = {}  # arrays that are not floating, as they came
-        self._sizes: dict[int, int] = {}  # samples of every node heard of
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        if server_round == 1 or self.server is None or self._names is None:
-            self._names = Names.of(arrays)
-            self._rest = {n: a for n, a in arrays.items() if n not in self._names.layout.names}
-            self.server = self.algorithm.init(self._names.flat(arrays))
-        told = ConfigRecord(
-            {**config, METHOD: json.dumps(describe(self.algorithm)), PHASE: "train"}
+        self.algorithm, self.seed, self.max_samples = algorithm, seed, max_samples
+        self.scheme = Scheme(
+            algorithm,
+            uplink=Chain(tuple(_part("uplink", part) for part in uplink)),
+            aggregator=_part("aggregator", aggregator),
+            schedules=tuple(_part("schedule", part) for part in schedules),
         )
-        for stage in self.algorithm.stages[:-1]:
-            self._ask(stage, server_round, told, grid)
-        record = self._names.pack(self.server.pick(self.algorithm.down))
-        return super().configure_train(server_round, record, told, grid)
+        for place, schedule in enumerate(self.scheme.schedules):
+            check_schedule(schedule, algorithm, f"schedules.{place}.field")
+        self._uplink = [described(part, "uplink")[0] for part in self.scheme.uplink.parts]
+        self.state: State | None = None
+        self._rounds, self._timeout = 1, 3600.0
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        kept, found = self._mean(replies, self.algorithm.up)
-        if found is None or self.server is None or self._names is None:
-            return None, None
-        news = News(share=found.weight / sum(self._sizes.values()), round=server_round)
-        mean = self._finished(found)
-        rules = {name: v for name, v in mean.items() if MARK not in name}
-        statistics = {name: v for name, v in mean.items() if MARK in name}
-        updated = contract.server_round(self.algorithm, self.server, Vectors(**rules), news)
-        # Running statistics are averaged as they are, whatever the method does with the weights.
-        w = self._names.with_statistics(updated.w, Vectors(**statistics))
-        self.server = updated.but(w=w) if statistics else updated
-        model = ArrayRecord({**self._names.named(self.server.w), **self._rest})
-        return model, self.train_metrics_aggr_fn(kept, self.weighted_by_key)
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        *others: Any,
+        **named: Any,
+    ) -> Result:
+        """Flower's own; how many rounds there are, and how long to wait, is kept."""
+        self.state, self._rounds, self._timeout = None, num_rounds, timeout
+        return super().start(grid, initial_arrays, num_rounds, timeout, *others, **named)
 
     def summary(self) -> None:
         log(INFO, "\t├──> %r", self.algorithm)
         super().summary()
 
-    def _ask(self, stage: Algorithm, number: int, told: ConfigRecord, grid: Grid) -> None:
-        """A stage of the method that goes ahead of its training."""
-        assert self.server is not None
-        assert self._names is not None
-        record = self._names.pack(self.server.pick(stage.down))
-        asked = ConfigRecord({**told, PHASE: "ask"})
-        replies = grid.send_and_receive(super().configure_train(number, record, asked, grid))
-        _, found = self._mean(replies, stage.up)
-        if found is None:
-            raise FednagError("no node gave a gradient that can be used; see the log for why")
-        self.server = contract.server_round(stage, self.server, self._finished(found), News())
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draw the round's nodes, go through all its exchanges but the last, and ask for that."""
+        if self.state is None or server_round == 1:
+            self._begin(arrays)
+        # Flower's own messages say whom it drew; what they carry is not sent.
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        drawn = [message.metadata.dst_node_id for message in messages]
+        self._grid, self._config, self._last = grid, config, None
+        if not drawn:
+            return []
+        self._meet({*grid.get_node_ids(), *drawn})
+        self._round = self._exchanges(arrays, sorted(self._index[node] for node in drawn))
+        asked = self._go_on(None)
+        while asked and asked[0].place < len(self.algorithm.stages) - 1:
+            asked = self._go_on(self.exchange(*asked))
+        self._last = asked
+        return self._messages(asked[0], asked[1]) if asked else []
 
-    def _mean(
-        self, replies: Iterable[Message], names: tuple[str, ...]
-    ) -> tuple[list[RecordDict], Total | None]:
-        """The weighted mean of what came up, in the order of the nodes; None if nothing did."""
-        assert self._names is not None
-        kept: list[RecordDict] = []
-        total: Total | None = None
-        for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        if self._last is None:
+            return None, None
+        answers, used = self._read(self._last[0], replies)
+        self._go_on(answers)
+        if not used or self.state is None:
+            return None, None
+        self._model = ArrayRecord({**self._names.named(self.state.server.w), **self._rest})
+        return self._model, self.train_metrics_aggr_fn(used, self.weighted_by_key)
+
+    @property
+    def held(self) -> int:  # type: ignore[override]
+        return sum(self._sizes.get(node, 0) for node in self._here)
+
+    def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
+        messages = self._messages(asked, memories)
+        replies = self._grid.send_and_receive(messages, timeout=self._timeout)
+        return self._read(asked, replies)[0]
+
+    def _begin(self, arrays: ArrayRecord) -> None:
+        """The state before the first round."""
+        self._names = Names.of(arrays)
+        # Arrays that are not floating stay as they came.
+        self._rest: dict[str, Array] = {
+            name: array for name, array in arrays.items() if name not in self._names.layout.names
+        }
+        self._model, self._token = arrays, secrets.token_hex(16)
+        self._sizes: dict[int, int] = {}  # samples, by node
+        self._here: set[int] = set()
+        self._index: dict[int, int] = {}  # the round's number of each node
+        self._nodes: list[int] = []
+        w = self._names.flat(arrays)
+        self.state = State(self.algorithm.init(w), np.zeros(0, dtype=np.int64))
+
+    def _meet(self, here: set[int]) -> None:
+        """Number the nodes that are new, and ask each for its samples, once."""
+        new = sorted(here - set(self._index))
+        self._here = here
+        if not new:
+            return
+        self._nodes += new
+        self._index = {node: place for place, node in enumerate(self._nodes)}
+        messages = [self._message(node, ArrayRecord(), {"phase": SIZE}) for node in new]
+        replies = self._grid.send_and_receive(messages, timeout=self._timeout)
+        found = {reply.metadata.src_node_id: reply for reply in replies}
+        for node in new:
             try:
-                vectors, size = self._checked(reply, names)
-                if total is not None and set(vectors) != set(total.sums):
-                    raise Refusal("its running statistics are not those of the other nodes")
+                if node not in found:
+                    raise Refusal("it has not said how many samples it has")
+                self._sizes[node] = self._samples(found[node])
             except Refusal as refusal:
-                log(WARNING, "fednag: node %d: %s", reply.metadata.src_node_id, refusal)
+                log(WARNING, "fednag: node %d is not counted yet: %s", node, refusal)
+
+    def _exchanges(
+        self, arrays: ArrayRecord, drawn: list[int]
+    ) -> Generator[Asked, Answers | None, State]:
+        """The round to come, from the arrays that Flower has."""
+        assert self.state is not None
+        sizes = np.array([self._sizes.get(node, 0) for node in self._nodes], dtype=np.int64)
+        starts = np.zeros(len(sizes), dtype=np.int64)
+        state = replace(self.state, starts=starts, rounds=(), missed=(), refused=())
+        if arrays is not self._model:  # somebody has changed them, e.g. to add noise
+            state = replace(state, server=state.server.but(w=self._names.flat(arrays)))
+        # Nodes know how many local iterations they do: here a round counts as one.
+        most = max(self._rounds, state.iteration + 1)
+        setting = Setting(self.seed, 1, most, len(drawn), sizes)
+        controller = Drawn(np.array(drawn, dtype=np.int64))
+        return Loop(replace(self.scheme, controller=controller), setting, self).exchanges(state)
+
+    def _go_on(self, answers: Answers | None) -> Asked | None:
+        """The exchange that a round goes on with; None when it is over."""
+        try:
+            return self._round.send(answers)
+        except StopIteration as over:
+            state = cast(State, over.value)
+        self.state = replace(state, server=self._whole(state.server))
+        return None
+
+    def _whole(self, vectors: Vectors) -> Vectors:
+        """Running statistics back among the arrays of the model, where Flower has them."""
+        if BUFFERS not in vectors:
+            return vectors
+        w = self._names.put(vectors.w, self._statistics.layout, vectors[BUFFERS])
+        return vectors.without(BUFFERS).but(w=w)
+
+    def _messages(self, asked: Exchange, memories: Memories) -> list[Message]:
+        record = self._names.pack(self._whole(asked.sent))
+        order = {
+            "phase": TRAIN,
+            "algorithm": describe(self.algorithm),
+            "stage": asked.place,
+            "numbers": dict(asked.numbers),
+            "differences": asked.as_differences,
+            "uplink": self._uplink,
+            "seed": self.seed,
+            "round": asked.round,
+            "token": self._token,
+        }
+        return [
+            self._message(
+                self._nodes[worker], record, {**order, "accepted": accepted(memories, worker)}
+            )
+            for worker in asked.workers.tolist()
+        ]
+
+    def _message(self, node: int, record: ArrayRecord, order: dict[str, Any]) -> Message:
+        config = ConfigRecord({**self._config, ORDER: json.dumps(order)})
+        content = RecordDict({self.arrayrecord_key: record, self.configrecord_key: config})
+        return Message(content=content, message_type=MessageType.TRAIN, dst_node_id=node)
+
+    def _read(
+        self, asked: Exchange, replies: Iterable[Message]
+    ) -> tuple[Answers, list[RecordDict]]:
+        """What came up, reduced in the order of the nodes; and the replies that are in it."""
+        used: dict[int, RecordDict] = {}
+        refused: list[int] = []
+        steps: dict[int, int] = {}
+        total: Total | None = None
+        size = 0
+        single = numbers_returned(self.algorithm, asked.stage, asked.sent.w)
+        for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+            node = reply.metadata.src_node_id
+            worker = self._index[node]
+            try:
+                samples = self._samples(reply)
+                up = self._vectors(reply, asked, single, first=total is None)
+            except Refusal as refusal:
+                log(WARNING, "fednag: node %d: %s", node, refusal)
+                refused.append(worker)
                 continue
-            self._sizes[reply.metadata.src_node_id] = size
-            kept.append(reply.content)
-            weight = torch.tensor([float(size)], dtype=torch.float64)
-            part = MEAN.lift(vectors.map(lambda vector: vector.unsqueeze(0)), weight)
-            total = part if total is None else MEAN.merge(total, part)
-        return kept, total
+            used[worker], self._sizes[node] = reply.content, samples
+            (metrics,) = reply.content.metric_records.values()
+            if isinstance(done := metrics.get(STEPS), int) and done >= 0:
+                steps[worker] = done
+            total = including(self.scheme.aggregator, total, up, samples)
+            size += samples
+        heard = {*used, *refused}
+        # It tells a node which of its memories is meant: the one of the last round used.
+        mark = Vectors(accepted=torch.tensor([asked.round]))
+        answers = Answers(
+            total=total,
+            size=size,
+            memories={} if asked.stage.asks else dict.fromkeys(used, mark),
+            steps=steps,
+            refused=tuple(refused),
+            missed=tuple(worker for worker in asked.workers.tolist() if worker not in heard),
+        )
+        return answers, list(used.values())
 
-    def _finished(self, total: Total) -> Vectors:
-        assert self._names is not None
-        dtype = self._names.dtype
-        return MEAN.finish(total, None).map(lambda vector: vector.to(dtype))
-
-    def _checked(self, reply: Message, names: tuple[str, ...]) -> tuple[Vectors, int]:
+    def _samples(self, reply: Message) -> int:
+        """How many samples a node claims to have, or a refusal."""
         if reply.has_error():
             raise Refusal(f"it failed ({one_line(reply.error.reason)})")
-        arrays = list(reply.content.array_records.values())
         metrics = list(reply.content.metric_records.values())
-        if len(arrays) != 1 or len(metrics) != 1:
-            raise Refusal("it has not one ArrayRecord and one MetricRecord")
+        if len(metrics) != 1:
+            raise Refusal("it has not one MetricRecord")
         claimed = metrics[0].get(self.weighted_by_key)
-        whole = isinstance(claimed, int | float) and not isinstance(claimed, bool)
-        if not whole or not 1 <= claimed <= self.max_samples or claimed != int(claimed):  # type: ignore[operator,arg-type]
+        number = isinstance(claimed, int | float) and not isinstance(claimed, bool)
+        if not number or not 1 <= claimed <= self.max_samples or claimed != int(claimed):  # type: ignore[operator,arg-type]
             given = one_line(claimed, 60)
             raise Refusal(f"it claims {given} samples, not 1 to {self.max_samples}")
-        assert self._names is not None
-        vectors = self._names.unpack(arrays[0], names)
-        return vectors.but(**self._names.statistics(arrays[0])), int(claimed)
+        return int(cast(float, claimed))
+
+    def _vectors(
+        self, reply: Message, asked: Exchange, single: tuple[str, ...], first: bool
+    ) -> Vectors:
+        """What a reply brings up, or a refusal; the first says what has running statistics."""
+        arrays = list(reply.content.array_records.values())
+        if len(arrays) != 1:
+            raise Refusal("it has not one ArrayRecord")
+        up = self._names.unpack(arrays[0], asked.stage.up, single)
+        part, statistics = self._names.statistics(arrays[0])
+        if first:
+            self._statistics = part
+        elif part != self._statistics:
+            raise Refusal("its running statistics are not those of the other nodes")
+        if not part.layout.names:
+            return up
+        if asked.as_differences and BUFFERS not in asked.sent:
+            statistics = statistics + self._names.take(asked.sent.w, part.layout)
+        return up.but(**{BUFFERS: statistics})
 
 
-class _Named(Method):
+def _part(section: str, given: Any) -> Any:
+    """A part of the round, from its name, its table or itself."""
+    table, part = described(given, section)
+    registry, base = REGISTRIES[section]
+    if part is None:
+        part = build_part(table, registry, base, section, source="strategy")
+    shipped = type(part) in registry.values()
+    if section == "uplink" and (not shipped or part.init(Vectors(w=torch.zeros(2)))):
+        raise FednagError(
+            f"uplink: {type(part).__name__} cannot be done by the nodes of an app; they know "
+            "the shipped transforms that keep nothing, so use one of these"
+        )
+    return part
+
+
+class Named(Method):
+    """A method's class as a strategy: takes the method's numbers, and ``Method``'s options.
+
+    To change a strategy, derive from this, and set ``method``.
+    """
+
     method: ClassVar[type[Algorithm]]
 
     def __init__(self, **given: Any) -> None:
-        own = {f.name for f in fields(self.method)}  # type: ignore[arg-type]
-        numbers = {name: value for name, value in given.items() if name in own}
-        options = {name: value for name, value in given.items() if name not in own}
-        super().__init__(self.method(**numbers), **options)
+        own = {field.name for field in fields(self.method)}  # type: ignore[arg-type]
+        numbers = {name: given.pop(name) for name in own & set(given)}
+        super().__init__(self.method(**numbers), **given)
 
 
-class FedNAG(_Named):
-    """Nesterov's gradient on every node, weights and momenta averaged (lr, momentum)."""
-
-    method = algorithms.FedNAG
-
-
-class FedAvg(_Named):
-    """Local SGD, weights averaged (lr)."""
-
-    method = algorithms.FedAvg
-
-
-class FedMom(_Named):
-    """Nesterov extrapolation of the averaged model (lr, momentum)."""
-
-    method = algorithms.FedMom
+@cache
+def strategy_of(method: type[Algorithm]) -> type[Named]:
+    """The strategy of a method, with the method's name and the first line of its description."""
+    known = fields(method)  # type: ignore[arg-type]
+    shown = [f.name if f.default is MISSING else f"{f.name}={f.default!r}" for f in known]
+    about = (method.__doc__ or method.__name__).strip().splitlines()[0]
+    text = f"{about}\n\nNumbers: {', '.join(shown) or 'none'}."
+    items = {"__doc__": text, "__module__": __name__, "method": method}
+    return cast(type[Named], type(method.__name__, (Named,), items))
 
 
-class SlowMo(_Named):
-    """Slow momentum between aggregations (lr, momentum, slow_lr)."""
-
-    method = algorithms.SlowMo
+def _methods() -> dict[str, type[Algorithm]]:
+    return {method.__name__: method for method in ALGORITHMS.values() if not method.pooled}
 
 
-class MimeLite(_Named):
-    """Local steps mixed with the server's momentum (lr, momentum)."""
-
-    method = algorithms.MimeLite
-
-
-class Mime(_Named):
-    """MimeLite, variance-reduced; asks for full gradients first (lr, momentum)."""
-
-    method = algorithms.Mime
+def __getattr__(name: str) -> type[Named]:
+    methods = _methods()
+    if name not in methods:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return strategy_of(methods[name])
 
 
-class FedProx(_Named):
-    """FedAvg with a pull back to the model received (lr, mu)."""
-
-    method = algorithms.FedProx
-
-
-class Scaffold(_Named):
-    """Local SGD corrected by control variates (lr, server_lr)."""
-
-    method = algorithms.Scaffold
-
-
-class FedAvgM(_Named):
-    """Heavy-ball momentum on the mean update (lr, momentum, server_lr)."""
-
-    method = algorithms.FedAvgM
-
-
-class FedAdam(_Named):
-    """Adam on the mean update (lr, momentum, second, server_lr, adaptivity)."""
-
-    method = algorithms.FedAdam
-
-
-class FedNAGLocal(_Named):
-    """FedNAG whose momenta stay with the nodes (lr, momentum)."""
-
-    method = algorithms.FedNAGLocal
+__all__ = ["Method", "Named", *sorted(_methods())]

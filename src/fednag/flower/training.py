@@ -13,22 +13,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from logging import WARNING
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
 from torch import Tensor, nn
 
 from fednag.config import build_algorithm
+from fednag.config.own import build_part
+from fednag.config.sections import is_own
 from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
+from fednag.core.keys import UPLINK, generator
+from fednag.core.transform import Chain, Transform
 from fednag.core.vectors import Layout, Vector, Vectors
 from fednag.errors import FednagError
-from fednag.flower.named import MARK, Names, names_of
-from fednag.flower.strategies import METHOD, PHASE
-from fednag.problems.losses import Objective
+from fednag.flower.named import MARK, ORDER, SIZE, STEPS, Names, names_of
+from fednag.flower.protocol import Shape, numbers
+from fednag.flower.silo_memory import Memory
+from fednag.problems.losses import resolve
 from fednag.problems.plain import Buffers, Plain
-
-KEPT = "fednag-memory"
+from fednag.transforms import TRANSFORMS
 
 
 def train(
@@ -45,29 +52,70 @@ def train(
 
     ``loader`` gives batches (x, y) and has a ``dataset``, as torch's ``DataLoader``;
     ``loss(output, y)`` is a batch's mean loss. What the method keeps between rounds is in
-    ``context.state``. ``algorithm`` is for one of your own, that the strategy cannot name.
+    ``context.state``. ``algorithm`` is for one of your own, that the strategy cannot name. The
+    first message a node gets only asks for its number of samples.
     """
+    order = _order(message)
+    samples = len(loader.dataset)
+    if order["phase"] == SIZE:
+        return _reply(message, None, {"num-examples": samples})
     (record,) = message.content.array_records.values()
-    (config,) = message.content.config_records.values()
-    method = algorithm or build_algorithm(json.loads(str(config[METHOD])), "message")
+    method = algorithm or build_algorithm(order["algorithm"], "message")
+    stage = method.stages[order["stage"]]
+    stage = replace(stage, **numbers(json.dumps(order["numbers"]), stage))
     names = names_of(record)
-    statistics: dict[str, Array] = {}
-    stage = method.stages[0 if config[PHASE] == "ask" else -1]
-    sent = names.unpack(record, stage.down)
+    sent = names.unpack(record, stage.down, [n for n in stage.down if n + MARK in record])
     worker = _Worker(model, loss, names, loader, sent.w)
-    mine = _remembered(context, method, sent.w)
+    memory = Memory(context.state, context.node_config, order["token"], method.memory(sent.w))
+    single = tuple(name for name, vector in memory.first.items() if vector.numel() == 1)
+    mine, lost = memory.after(order["accepted"], Shape(len(sent.w), names.dtype, numbers=single))
+    if lost:
+        log(WARNING, "fednag: what this node kept of earlier rounds is gone; it begins anew")
     batches = (batch for _ in range(0 if stage.asks else epochs) for batch in loader)
     rows, own = (bag.map(lambda vector: vector.unsqueeze(0)) for bag in (sent, mine))
     up, kept, _ = local_round(stage, rows, own, map(worker.on, batches), worker)
     up, kept = (bag.map(lambda vector: vector.reshape(-1)) for bag in (up, kept))
     if not stage.asks:
-        statistics = worker.statistics()
-        if kept:
-            context.state[KEPT] = ArrayRecord({n: _array(v) for n, v in kept.items()})
-    content = RecordDict({"arrays": ArrayRecord({**names.pack(up), **statistics})})
-    content["metrics"] = MetricRecord(
-        {"num-examples": len(loader.dataset), "train-loss": worker.loss_so_far}
-    )
+        memory.keep(order["round"], kept)
+    up, before = worker.with_statistics(up, sent)
+    if order["differences"]:
+        up = up.map_named(lambda name, v: v - before[name] if name in before else v)
+    uplink = Chain(tuple(_transform(table) for table in order["uplink"]))
+    rng = generator(order["seed"], UPLINK, order["round"], context.node_id, order["stage"])
+    up, _ = uplink.apply(up, Vectors(), rng)
+    arrays = names.pack(up.without(BUFFERS))
+    if BUFFERS in up:
+        arrays = ArrayRecord({**arrays, **worker.part.named(up[BUFFERS], BUFFERS + MARK)})
+    metrics = {"num-examples": samples, "train-loss": worker.mean_loss, STEPS: len(worker.losses)}
+    return _reply(message, arrays, metrics)
+
+
+def _order(message: Message) -> dict[str, Any]:
+    """What the strategy asks for."""
+    (config,) = message.content.config_records.values()
+    if ORDER not in config:
+        raise FednagError(
+            f"message: its ConfigRecord has no {ORDER!r}; use a strategy of "
+            "fednag.flower.strategies in the ServerApp"
+        )
+    order: dict[str, Any] = json.loads(str(config[ORDER]))
+    transforms = [table.get("kind") for table in order.get("uplink", ())]
+    for name in (order.get("algorithm", {}).get("name"), *transforms):
+        if is_own(name):  # a message must not choose which file of this machine is run
+            raise FednagError(f"message: {name!r} names a file; nodes run what fednag ships")
+    return order
+
+
+def _transform(table: Mapping[str, Any]) -> Transform:
+    return build_part(table, TRANSFORMS, Transform, "uplink", source="message")
+
+
+def _reply(
+    message: Message, arrays: ArrayRecord | None, metrics: Mapping[str, int | float]
+) -> Message:
+    content = RecordDict({"metrics": MetricRecord(dict(metrics))})
+    if arrays is not None:
+        content["arrays"] = arrays
     return Message(content=content, reply_to=message)
 
 
@@ -94,66 +142,83 @@ class _Worker:
                 f"model: its parameter {unknown[0]!r} is not in what the server sent; start the "
                 "strategy with ArrayRecord(model.state_dict())"
             )
+        # A parameter with two names is two arrays; both go the same way.
+        every = dict(model.named_parameters(remove_duplicate=False))
+        first = {id(every[name]): name for name in self.trained.names}
+        self.slopes = names.among([name for name, p in every.items() if id(p) in first]).layout
+        self.owners = [first[id(every[name])] for name in self.slopes.names]
         _check_statistics(model)
         held = {name for name, buffer in model.named_buffers() if buffer.is_floating_point()}
-        self.buffers = Buffers.of(model, tuple(n for n in names.layout.names if n in held))
-        pieces = names.layout.unravel(sent)
-        self.first = torch.cat([sent[:0], *(pieces[n].reshape(-1) for n in self.buffers.names)])
-        self.after = self.first
-        self._load_frozen(pieces)
-        self._plain = Plain(model, self.trained, self.buffers, Objective(loss, None))
-        self._losses: list[float] = []
+        self.part = names.among(held)
+        buffers = Buffers.of(model, self.part.layout.names)
+        self.after = names.take(sent, self.part.layout)
+        self._load_frozen(names.layout.unravel(sent))
+        self.objective = resolve(loss)
+        self._plain = Plain(model, self.trained, buffers, self.objective)
+        self.losses: list[float] = []  # of each local iteration
 
     def on(self, batch: tuple[Tensor, Tensor]) -> Grad:
         """The gradient on one batch; arrays that are not trained have none."""
-        x, y = batch
-        device = next(self.model.parameters()).device
-        x, y = x.to(device), y.to(device)
         told = False
 
         def grad(w: Vector) -> Vector:
             nonlocal told
-            row = w.reshape(-1)
-            pieces = self.names.layout.unravel(row)
-            flat = torch.cat([pieces[name].reshape(-1) for name in self.trained.names])
-            slope, after, value = self._plain.gradient(flat.to(device), self.after.to(device), x, y)
+            slope, after, value = self._at(w, batch)
             if not told:  # the first gradient of an iteration moves the statistics on
                 told = True
-                self._losses.append(float(value))
-                self.after = after.to(w)
-            found = self.trained.unravel(slope)
-            parts = [
-                found[name] if name in found else torch.zeros_like(piece)
-                for name, piece in pieces.items()
-            ]
-            return torch.cat([part.reshape(-1) for part in parts]).to(w).view(w.shape)
+                self.losses.append(value)
+                self.after = after
+            return slope
 
         return grad
 
-    def loss(self, w: Vector) -> Vector:
-        """The loss over all the data."""
-        raise NotImplementedError("a method that asks for losses has no strategy yet")
-
     def gradient(self, w: Vector) -> Vector:
-        """The gradient over all the data."""
-        total, count = torch.zeros_like(w, dtype=torch.float64), 0
-        before = self.after
-        for x, y in self.loader:
-            total += len(y) * self.on((x, y))(w).double()
-            count += len(y)
-            self.after = before  # it trains nothing
-        return (total / max(count, 1)).to(w)
+        """The gradient over all the data; it moves no statistics."""
+        parts = ((self._share(y), self._at(w, (x, y))[0].double()) for x, y in self.loader)
+        return self._mean(parts, torch.zeros_like(w, dtype=torch.float64)).to(w)
+
+    def loss(self, w: Vector) -> Vector:
+        """The loss over all the data, in evaluation mode."""
+        parts = ((self._share(y), self._loss(w, x, y).double()) for x, y in self.loader)
+        return self._mean(parts, torch.zeros((), dtype=torch.float64)).reshape(1, 1)
+
+    def _mean(self, parts: Iterable[tuple[float, Tensor]], total: Tensor) -> Tensor:
+        shares = 0.0
+        for share, value in parts:
+            total, shares = total + share * value if share else total, shares + share
+        return total / (shares or 1.0)
+
+    def _share(self, y: Tensor) -> float:
+        """What a batch counts in the mean over all the data."""
+        return float(self.objective.shares(y).sum()) if self.objective.shares else float(len(y))
+
+    def _loss(self, w: Vector, x: Tensor, y: Tensor) -> Tensor:
+        device = next(self.model.parameters()).device
+        flat = self.names.take(w.reshape(-1), self.trained).to(device)
+        output = self._plain.output(flat, self.after.to(device), x.to(device))
+        return self.objective.batch(output, y.to(device)).detach().cpu()
+
+    def _at(self, w: Vector, batch: tuple[Tensor, Tensor]) -> tuple[Vector, Vector, float]:
+        """The gradient of a batch's loss at ``w``, the statistics after it, and the loss."""
+        device = next(self.model.parameters()).device
+        x, y = (part.to(device) for part in batch)
+        flat = self.names.take(w.reshape(-1), self.trained).to(device)
+        slope, after, value = self._plain.gradient(flat, self.after.to(device), x, y)
+        pieces = self.trained.unravel(slope)
+        every = torch.cat([pieces[name].reshape(-1) for name in self.owners])
+        found = self.names.put(torch.zeros_like(w).reshape(-1), self.slopes, every)
+        return found.view(w.shape), after.to(w), float(value)
 
     @property
-    def loss_so_far(self) -> float:
-        return sum(self._losses) / len(self._losses) if self._losses else 0.0
+    def mean_loss(self) -> float:
+        return sum(self.losses) / len(self.losses) if self.losses else 0.0
 
-    def statistics(self) -> dict[str, Array]:
-        """The running statistics after training, if it has changed any."""
-        if torch.equal(self.after, self.first):
-            return {}
-        named = self.buffers.unravel(self.after)
-        return {BUFFERS + MARK + name: _array(value) for name, value in named.items()}
+    def with_statistics(self, up: Vectors, sent: Vectors) -> tuple[Vectors, Vectors]:
+        """What goes up and what came, with running statistics if training has changed any."""
+        first = self.names.take(sent.w, self.part.layout)
+        if torch.equal(self.after, first):
+            return up, sent
+        return up.but(**{BUFFERS: self.after}), sent.but(**{BUFFERS: first})
 
     def _load_frozen(self, pieces: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
@@ -171,18 +236,3 @@ def _check_statistics(model: nn.Module) -> None:
                 f"model: {name!r} is a BatchNorm with momentum=None, which counts batches, and "
                 "counters do not travel; give it a momentum, e.g. 0.1"
             )
-
-
-def _remembered(context: Context, method: Algorithm, w: Vector) -> Vectors:
-    """What this node kept; fresh memory where there is none, or it is of another model."""
-    first = method.memory(w)
-    if not first or KEPT not in context.state.array_records:
-        return first
-    record = context.state.array_records[KEPT]
-    kept = {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
-    alike = set(kept) == set(first) and all(kept[n].shape == first[n].shape for n in kept)
-    return Vectors(**kept) if alike else first
-
-
-def _array(vector: Vector) -> Array:
-    return Array(vector.detach().cpu().numpy())
