@@ -15,8 +15,8 @@ from fednag.config import Experiment, numbers_of, override, parse
 from fednag.config.messages import nearest
 from fednag.config.own import placed_name, short, short_names
 from fednag.config.sections import is_own
-from fednag.devices.durations import duration
 from fednag.devices.fleet import Fleet, load_fleet
+from fednag.devices.times import duration
 from fednag.errors import FednagError
 from fednag.problems.metrics import ALWAYS, METRICS
 from fednag.runs.folder import RunFolder

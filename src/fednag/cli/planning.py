@@ -153,7 +153,7 @@ def _report(advice: Advice) -> dict[str, Any]:
 def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
     from rich.table import Table
 
-    from fednag.devices.durations import duration
+    from fednag.devices.times import duration
     from fednag.show.terminal import notes, paths
 
     terminal, best, fleet = console(), advice.best, advice.fleet

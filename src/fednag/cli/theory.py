@@ -58,8 +58,7 @@ def theory_check(
     from fednag.show.bounds import Panel, bounds_chart
     from fednag.show.charts import save
     from fednag.show.terminal import notes, paths
-    from fednag.theory.check import verdicts
-    from fednag.theory.figures import gap_rows, interval_rows, loss_rows
+    from fednag.theory.check import gap_rows, interval_rows, loss_rows, verdicts
     from fednag.theory.trajectory import centralised_gap
 
     seen = observe(experiment, set_, out)

@@ -158,7 +158,7 @@ def _read(folders: list[Any], flops: float | None, failed: list[str]) -> list[Ti
 
 def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
     """What a reader of the times must know."""
-    from fednag.devices.durations import duration
+    from fednag.devices.times import duration
 
     notes = []
     loads = {run.label: run.workload for run in runs}

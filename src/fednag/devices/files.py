@@ -1,10 +1,11 @@
-"""Fleet files: what may stand in them, checked field by field."""
+"""Fleet files: those that come along, where they are, and what may stand in them, checked."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,11 +14,10 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fednag.config import read
-from fednag.config.messages import explain, nearest, plain
+from fednag.config.messages import cut, explain, nearest, plain
 from fednag.config.sections import STRICT
 from fednag.core.files import write_atomically
 from fednag.devices.samples import AGGREGATOR, Samples, read_samples, write_samples
-from fednag.devices.shipped import locate, shipped
 from fednag.devices.times import Sampling
 from fednag.errors import FednagError
 
@@ -269,3 +269,54 @@ def write_fleet(folder: Path, raw: Mapping[str, Any], samples: Samples) -> Path:
         ) from error
     read_fleet(path)
     return path
+
+
+def shipped() -> list[str]:
+    """The names of the fleets that come with fednag.
+
+    >>> from fednag.clock import shipped
+    >>> shipped()
+    ['lan', 'paper-edge', 'silos-wan', 'vehicles']
+    """
+    folder = files("fednag.devices") / "fleets"
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith("toml"))
+
+
+def locate(given: str | Path) -> Path:
+    """A fleet's file: a shipped fleet's name, a file, or a folder with ``fleet.toml`` in it."""
+    text = str(given)
+    if text in shipped():
+        return Path(str(files("fednag.devices") / "fleets" / f"{text}.toml"))
+    path = Path(given)
+    if path.is_dir():
+        path = path / "fleet.toml"
+    if not path.exists():
+        hint = nearest(text, shipped())
+        raise FednagError(
+            f"{plain(text)}: no such fleet{hint}; give a file, or one of {', '.join(shipped())}"
+        )
+    return path
+
+
+def copy_fleet(given: str, target: Path) -> Path:
+    """A shipped fleet's file, comments and all, to be edited.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from fednag.clock import copy_fleet, load_fleet
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     load_fleet(copy_fleet("lan", Path(folder, "mine.toml"))).name
+    'lan'
+    """
+    if given not in shipped():
+        raise FednagError(
+            f"{cut(given)}: no shipped fleet{nearest(given, shipped())}; "
+            f"there are {', '.join(shipped())}"
+        )
+    if target.exists():
+        raise FednagError(f"{target}: is there already; choose another name")
+    try:
+        write_atomically(target, locate(given).read_bytes())
+    except OSError as error:
+        raise FednagError(f"{target}: cannot be written ({error.strerror})") from error
+    return target

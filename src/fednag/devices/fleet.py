@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fednag.devices.availability import ALWAYS, Availability
 from fednag.devices.files import Description, link_of, read_fleet, reference_of
 from fednag.devices.files import Device as DeviceTable
 from fednag.devices.samples import AGGREGATION, AGGREGATOR
-from fednag.devices.times import STEADY, Lognormal, Times, Transfer, times_of
+from fednag.devices.times import ALWAYS, STEADY, Availability, Lognormal, Times, Transfer, times_of
 from fednag.errors import FednagError
 
 
