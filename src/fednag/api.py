@@ -31,7 +31,7 @@ from fednag.config import (
 )
 from fednag.config.own import short as short_name
 from fednag.core.algorithm import Algorithm
-from fednag.data.given import Values
+from fednag.data.dataset import Values
 from fednag.errors import BusyError, FednagError
 from fednag.problems.losses import Loss
 from fednag.results import Comparison, Run

@@ -19,6 +19,7 @@ Sampling = Literal["bootstrap", "recorded", "lognormal"]
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 
 Seconds = NDArray[np.float64]
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 class Times(Protocol):
@@ -262,9 +263,6 @@ class Availability:
 
 
 ALWAYS = Availability()
-
-
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def duration(seconds: float, deviation: float | None = None, digits: int = 4) -> str:

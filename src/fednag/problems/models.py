@@ -1,4 +1,4 @@
-"""The models of the paper, and residual networks, for inputs of any size.
+"""The models of the paper, and residual networks, for inputs of any size; the user's own, made.
 
 Those of the paper have no batch normalisation: its running statistics mislead on workers whose data
 differ. Where a name ends in ``-gn``, group normalisation takes its place.
@@ -6,9 +6,12 @@ differ. Where a name ends in ``-gn``, group normalisation takes its place.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +25,8 @@ GROUPS = 32  # of channels that group normalisation takes together
 
 Normalise = Callable[[int], nn.Module]
 """How many channels there are -> the layer that normalises them."""
+Factory = Callable[..., nn.Module]
+"""A function of the seed that makes a model, or a class or function that takes nothing."""
 
 
 def by_group(channels: int) -> nn.Module:
@@ -224,3 +229,61 @@ def build(
 def loss_of(name: str) -> str:
     """The loss the paper trains a model with: mean squared error for linear regression only."""
     return "mse" if name == "linear" else "cross-entropy"
+
+
+def made(factory: Factory, seed: int) -> nn.Module:
+    """The factory's model for ``seed``, which decides its random draws; no one else's change."""
+    arguments = _arguments(factory, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            module: Any = factory(*arguments[0], **arguments[1])
+        except FednagError:
+            raise
+        except Exception as error:  # whatever a user's function raises
+            first = (str(error).strip() or repr(error)).splitlines()[0]
+            raise FednagError(
+                f"model: {_name(factory)} failed to make one for seed {seed} ({first}); mend it"
+            ) from error
+    if not isinstance(module, nn.Module):
+        raise FednagError(
+            f"model: {_name(factory)} gave {type(module).__name__} for seed {seed}; let it return "
+            "an nn.Module"
+        )
+    return module
+
+
+def _arguments(factory: Factory, seed: int) -> tuple[tuple[int, ...], dict[str, int]]:
+    try:
+        takes = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError) as error:  # some that are written in C do not say
+        raise _refusal(factory) from error
+    needed = [
+        each
+        for each in takes
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    named = [each for each in takes if each.name == "seed" and each.kind != each.POSITIONAL_ONLY]
+    if named and all(each.name == "seed" for each in needed):
+        return (), {"seed": seed}
+    if not needed:
+        return (), {}
+    # What a class of layers takes is a size, and a seed in its place would go unnoticed.
+    inner = factory.func if isinstance(factory, partial) else factory
+    if len(needed) > 1 or needed[0].kind == needed[0].KEYWORD_ONLY or isinstance(inner, type):
+        raise _refusal(factory)
+    return (seed,), {}
+
+
+def _refusal(factory: Factory) -> FednagError:
+    name = _name(factory)
+    return FednagError(
+        f"model: {name} does not take the seed alone, or nothing; give a function that does, e.g. "
+        f"model=lambda seed: {name if name.isidentifier() else 'Net'}(…)"
+    )
+
+
+def _name(factory: Factory) -> str:
+    inner = factory.func if isinstance(factory, partial) else factory
+    name = str(getattr(inner, "__name__", type(inner).__name__))
+    return "your function" if name == "<lambda>" else name
