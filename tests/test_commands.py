@@ -198,7 +198,8 @@ def test_what_is_completed_is_what_there_is() -> None:
     from fednag.data.sources import SOURCES
     from fednag.devices.files import shipped
     from fednag.devices.times import SAMPLINGS
-    from fednag.paper.figure import SCALES, read_figures
+    from fednag.paper import SCALES
+    from fednag.paper.figure import read_figures
 
     offered: list[tuple[Callable[[str], list[str]], Any]] = [
         (completing.methods, ALGORITHMS),

@@ -39,7 +39,7 @@ from fednag.runs.build import Builder, Parts
 from fednag.runs.execute import Execution, Listener, find
 from fednag.runs.folder import RunFolder
 from fednag.runs.interrupts import Watch
-from fednag.show.progress import progress
+from fednag.show.notebook import progress
 
 __all__ = ["compare", "dataset", "grid", "resume_all", "run", "run_all", "sweep"]
 

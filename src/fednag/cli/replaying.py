@@ -20,7 +20,7 @@ def replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list[
     from fednag.clock.summary import replay_runs, where_time_goes
     from fednag.devices.fleet import load_fleet
     from fednag.runs.labels import distinguished
-    from fednag.show.timing import time_table
+    from fednag.show.document import time_table
 
     where = load_fleet(fleet)
     kept, _ = distinguished(views)

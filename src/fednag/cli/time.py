@@ -233,8 +233,7 @@ def _write(
 ) -> list[Path]:
     from fednag.clock.summary import KEYS, curve_rows
     from fednag.core.files import write_atomically
-    from fednag.show.charts import save
-    from fednag.show.clock import time_chart
+    from fednag.show.charts import save, time_chart
 
     shares = [
         {"method": p.label, "device": p.device, "part": key, "seconds": getattr(p, key), "order": i}

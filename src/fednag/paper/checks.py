@@ -19,12 +19,39 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from statistics import mean
+from typing import Literal
 
-from fednag.paper.figure import Check
-from fednag.paper.quantities import common_budget, first_loss, last_seen, measure
+from fednag.paper.figure import Check, Value
 from fednag.paper.records import FigureRecords, Kept
-from fednag.paper.regions import Region, Verdict, place
-from fednag.runs.statistics import FEW, Spread, average, text
+from fednag.runs.statistics import FEW, Spread, average, interval, text
+
+Verdict = Literal["reproduced", "not reproduced", "undecided", "not run"]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where the claim says a quantity lies."""
+
+    low: float = -inf
+    high: float = inf
+
+    def holds(self, low: float, high: float) -> Verdict:
+        if low > self.low and (high < self.high or self.high == inf):
+            return "reproduced"
+        if high < self.low or low > self.high:
+            return "not reproduced"
+        return "undecided"
+
+
+def located(values: Sequence[float], region: Region, margin: float) -> Verdict:
+    """Whether a quantity lies in a region: its interval over seeds, of few its mean ± margin."""
+    if all(isfinite(value) for value in values):
+        centre = average(values)
+        return region.holds(*(interval(values) or (centre - margin, centre + margin)))
+    # Something never came, or diverged: there is no mean, and all seeds must agree.
+    found = {region.holds(value, value) for value in values}
+    return found.pop() if len(found) == 1 else "undecided"
 
 
 @dataclass(frozen=True)
@@ -99,7 +126,7 @@ Runs = dict[str, dict[int, Kept]]
 def _part(words: str, values: Sequence[float], region: Region, margin: float) -> Part:
     if not values:
         return Part(words, "not run", 0)
-    verdict = place(values, region, margin)
+    verdict = located(values, region, margin)
     if not all(isfinite(value) for value in values):
         return Part(words, verdict, len(values))
     spread = Spread.of(values)
@@ -310,3 +337,68 @@ def told(check: Check, values: Sequence[float]) -> str:
     forms = {"iterations": "{:,.0f}", "seconds": "{:,.1f} s"}
     form = "{:.2%}" if check.value.higher_is_better else forms.get(check.value.of, "{:.4g}")
     return text(Spread.of(values), form)
+
+
+def crossings(run: Kept, to_loss: float | None, to_accuracy: float | None) -> list[int]:
+    """Places of the evaluations at which a target is met and was not met by the one before.
+
+    As loss and accuracy oscillate, a target may be met several times.
+    """
+    found, before = [], False
+    for place, (loss, accuracy) in enumerate(zip(run.loss, run.accuracy, strict=True)):
+        met = run.iteration[place] > 0
+        if to_loss is not None:
+            met = met and loss is not None and loss <= to_loss
+        if to_accuracy is not None:
+            met = met and accuracy is not None and accuracy >= to_accuracy
+        if met and not before:
+            found.append(place)
+        before = met
+    return found
+
+
+def marks(run: Kept, to_loss: float | None, to_accuracy: float | None) -> tuple[float, ...]:
+    """(first, mean, last) iteration at which the target is reached; infinite if it never is."""
+    at = [run.iteration[place] for place in crossings(run, to_loss, to_accuracy)]
+    return (at[0], mean(at), at[-1]) if at else (inf, inf, inf)
+
+
+def measure(run: Kept, value: Value, at: float | None = None, budget: float | None = None) -> float:
+    """The value of a run; what has diverged is as bad as can be."""
+    if value.of in ("iterations", "seconds"):
+        if value.of == "iterations":
+            number = ("first", "mean", "last").index(value.mark)
+            return marks(run, value.to_loss, value.to_accuracy)[number]
+        places = crossings(run, value.to_loss, value.to_accuracy)
+        return run.seconds[places[0]] if places and run.seconds else inf
+    at_place = place(run, value.at if at is None else at, budget)
+    found = run.column(value.of)[at_place]
+    # A run that diverged has no more records: its last stands for all that would follow.
+    gone = run.diverged and at_place == len(run.iteration) - 1
+    if found is None or gone:
+        return 0.0 if value.higher_is_better else inf
+    return found
+
+
+def place(run: Kept, at: float, budget: float | None = None) -> int:
+    """The evaluation nearest to a part of T, or the last within a budget of megabytes."""
+    if budget is not None:
+        within = (i for i, sent in enumerate(run.megabytes) if sent <= budget * (1 + 1e-9))
+        return max(within, default=0)
+    target = at * run.iterations
+    return min(range(len(run.iteration)), key=lambda i: abs(run.iteration[i] - target))
+
+
+def common_budget(runs: Sequence[Kept]) -> float:
+    """Megabytes that every run has sent: the total of the thriftiest."""
+    return min(run.megabytes[-1] for run in runs)
+
+
+def first_loss(run: Kept) -> float:
+    return inf if run.loss[0] is None else run.loss[0]
+
+
+def last_seen(run: Kept, value: Value) -> float:
+    """How far a run went, in iterations or seconds: a target it did not reach lies beyond."""
+    far = run.seconds if value.of == "seconds" else run.iteration
+    return float(far[-1]) if far else inf

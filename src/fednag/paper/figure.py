@@ -15,8 +15,7 @@ from fednag.config.paths import placed
 from fednag.config.sections import Section
 from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
-from fednag.paper.files import SCALES as SCALES
-from fednag.paper.files import folder as folder
+from fednag.paper import SCALES, folder
 
 Measure = Literal["loss", "accuracy", "train_accuracy"]
 USUAL: tuple[Measure, ...] = ("loss", "accuracy")

@@ -11,10 +11,9 @@ from typing import get_args
 
 from fednag.core.files import write_atomically
 from fednag.errors import FednagError
-from fednag.paper.checks import Finding, Part, judge
+from fednag.paper.checks import Finding, Part, Verdict, judge
 from fednag.paper.figure import Figure
 from fednag.paper.records import FigureRecords, Kept, load, tuned
-from fednag.paper.regions import Verdict
 from fednag.runs.statistics import Spread, average, text
 
 OPENING = re.compile(r"<!-- (?:figure ([\w-]+)|summary) -->")

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from html import escape
+from importlib.resources import files
+from math import isfinite
+from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from fednag.core.files import write_atomically
+from fednag.errors import FednagError
 from fednag.runs.labels import by_label, differing, distinguished
 from fednag.runs.statistics import Row, ranked
 from fednag.runs.targets import Target, common_target
 from fednag.runs.view import RunView
-from fednag.show.spec import Heat, Lines, Track, curve_specs, thinned, tracks_of
+from fednag.show.spec import (
+    COLOURS,
+    DASHES,
+    Column,
+    Heat,
+    Lines,
+    Track,
+    curve_specs,
+    thinned,
+    tracks_of,
+)
 from fednag.show.summary import caveats, sentence
 from fednag.show.tables import (
     as_data,
@@ -22,6 +41,7 @@ from fednag.show.tables import (
     target_cells,
     target_headings,
 )
+from fednag.theory import Setting, theorem3
 
 FEW = 12  # workers that get a line each; of more, quantiles are drawn
 
@@ -253,3 +273,152 @@ def _command(view: RunView) -> str:
     if view.folder is None or "custom" in names or from_python:
         return ""
     return f"fednag run {shlex.quote(str(view.folder / 'config.toml'))}"
+
+
+def html(document: Mapping[str, Any], live: bool = False) -> str:
+    """The page. ``live`` lets it ask the server it came from, and no one else, for more."""
+    assets = files("fednag.show") / "assets"
+    style, script, frame = (
+        (assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html")
+    )
+    # Only this very style and script may be used: labels in the data can smuggle in nothing.
+    connect = "'self'" if live else "'none'"
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": policy,
+        "title": escape(f"{document['title']} · fednag"),
+        "style": style,
+        "data": inlined({**document, "live": live, "colours": COLOURS, "dashes": DASHES}),
+        "script": script,
+    }
+    for name, text in parts.items():
+        before, _, after = frame.partition(f"@{name}@")
+        parts[name] = before + text
+        frame = after
+    return "".join(parts.values()) + frame
+
+
+def inlined(document: Mapping[str, Any]) -> str:
+    """JSON that cannot end the element it stands in."""
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    unsafe = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028"}
+    for character, escaped in (unsafe | {"\u2029": "\\u2029"}).items():
+        text = text.replace(character, escaped)
+    return text
+
+
+def write_page(document: Mapping[str, Any], path: Path) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, html(document))
+    except OSError as error:
+        raise FednagError(
+            f"{path}: cannot write the report ({error.strerror}); choose another with --out"
+        ) from error
+    return path
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+PARTS = ("compute", "down", "up", "waiting")
+
+
+def recorded_times(views: Sequence[RunView]) -> list[dict[str, Any]]:
+    """A table a fleet; files that are something else are passed over."""
+    folders = dict.fromkeys(view.folder.parent for view in views if view.folder)
+    found = []
+    for folder in folders:
+        for path in sorted(folder.glob("time-*.json")):
+            try:
+                told = json.loads(path.read_text(encoding="utf-8"))
+                title = f"{told['fleet']['name']}, {told['replays']} replays of each run"
+                found.append(time_table(title, told["parts"]))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                continue
+    return found
+
+
+def time_table(title: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rows (label, device, seconds of each part of an average round) under a title."""
+    rows = []
+    for part in parts:
+        seconds = {key: float(part[key]) for key in PARTS}
+        if not all(isfinite(value) and value >= 0 for value in seconds.values()):
+            raise ValueError("no time")
+        rows.append({"method": str(part["label"]), "device": str(part["device"]), **seconds})
+    if not rows:
+        raise ValueError("no rows")
+    return {"title": title, "rows": rows}
+
+
+SAME = ("data", "split", "model", "algorithm")  # what the check and the run must agree in
+STYLE = 6
+POINTS = 200
+
+
+def bounds(views: Sequence[RunView]) -> list[Track]:
+    """F(w*) + Theorem 3's bound after every round, for the first run that a check is about."""
+    for view in views:
+        found = _checked(view)
+        if found is not None:
+            return _bound_tracks(view, found)
+    return []
+
+
+def _checked(view: RunView) -> Mapping[str, Any] | None:
+    if view.folder is None or view.settings.get("algorithm.name") != "fednag":
+        return None
+    name = str(view.config.get("name", ""))
+    path = view.folder.resolve().parents[1] / "theory" / Path(name).name / "check.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        checked = found["experiment"]
+        alike = all(checked[part] == view.config.get(part) for part in SAME)
+        training = view.config["training"]
+        same_tau = checked["training"]["tau"] == training["tau"]
+        # p and omega are suprema over the iterations that were checked, and say nothing of later.
+        as_long = checked["training"]["iterations"] >= training["iterations"]
+        same = alike and same_tau and as_long and checked["seed"] == view.config["seed"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if same else None
+
+
+def _bound_tracks(view: RunView, found: Mapping[str, Any]) -> list[Track]:
+    try:
+        constants, lowest = found["constants"], float(found["minimum"]["loss"])
+        settings = view.settings
+        setting = Setting(
+            eta=settings["algorithm.lr"],
+            gamma=settings["algorithm.momentum"],
+            tau=settings["training.tau"],
+            **{s: constants[s]["value"] for s in ("beta", "rho", "delta", "p", "omega")},
+        )
+        descent = constants["descent"]["value"]
+        kinds: dict[str, dict[str, Any]] = {
+            "paper": {"kind": "paper"},
+            "tight": {"kind": "tight"},
+            "measured": {"descent": descent},
+        }
+        ends = [r for r in view.records if r.round > 0]
+        ends = ends[:: max(1, len(ends) // POINTS)]
+        tracks: list[Track] = []
+        for name, options in kinds.items():
+            values = [theorem3(setting, r.iteration, **options).value for r in ends]
+            if any(value is not None for value in values):
+                loss = [None if value is None else lowest + value for value in values]
+                columns: dict[str, Column] = {
+                    "iteration": [float(r.iteration) for r in ends],
+                    "round": [float(r.round) for r in ends],
+                    "loss": loss,
+                }
+                label = f"bound for {view.label}, alpha {name}"
+                tracks.append(Track(label, STYLE + len(tracks), 1, columns))
+    except (KeyError, TypeError, ValueError):
+        return []
+    return tracks

@@ -15,9 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from fednag.errors import FednagError
 from fednag.runs.targets import Target
-from fednag.show.document import document
-from fednag.show.page import html
-from fednag.show.watch.follow import Follower, Look
+from fednag.show.document import document, html
+from fednag.show.watch import Follower, Look
 
 LOOPBACK = "127.0.0.1"
 HEADERS = {
