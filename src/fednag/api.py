@@ -19,7 +19,7 @@ from fednag.arguments import (
     with_metrics,
     with_short,
 )
-from fednag.compute.allocator import tidied
+from fednag.compute.threads import tidied
 from fednag.config import (
     CUSTOM,
     Experiment,

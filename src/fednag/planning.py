@@ -9,8 +9,7 @@ from typing import Any
 
 from fednag.algorithms import ALGORITHMS
 from fednag.api import Started, run_all
-from fednag.clock.runs import TimedRun, read_run
-from fednag.clock.summary import Row, replay_runs, times_to_target
+from fednag.clock.runs import Row, TimedRun, read_run, replay_runs, times_to_target
 from fednag.config import Experiment, numbers_of, override, parse
 from fednag.config.messages import nearest
 from fednag.config.own import placed_name, short, short_names

@@ -31,7 +31,7 @@ def show(
     from fednag.runs.labels import distinguished
     from fednag.runs.statistics import ranked
     from fednag.runs.targets import given_target, settled
-    from fednag.show.summary import caveats
+    from fednag.show.document import caveats
     from fednag.show.tables import as_data
     from fednag.show.terminal import notes, ranking
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fednag.clock.summary import Part, Row
+    from fednag.clock.runs import Part, Row
     from fednag.devices.fleet import Fleet
 
 
@@ -77,7 +77,7 @@ def _part(saved: float | None) -> str:
 def parts_table(parts: list[Part]) -> Any:
     from rich.table import Table
 
-    from fednag.clock.summary import KEYS
+    from fednag.clock.runs import KEYS
     from fednag.devices.times import duration
 
     table = Table(title="where the time of an average round goes", title_justify="left")

@@ -222,9 +222,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for memory in {_memory(tensor) for tensor in written}:
             self._writes.setdefault(memory, []).append(node.meta["time"])
         if isinstance(found, Tensor):
-            self._describe(node, [found])
-            node.meta["like"] = found.shape, found.dtype
-            self._bind(found, node)
+            self._bind(found, self._source(node, found))
         elif found is not None:
             parts = [part for part in found if isinstance(part, Tensor)]
             self._describe(node, parts)
@@ -232,9 +230,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(part, Tensor):
                     piece = self._graph.call_function(operator.getitem, (node, number))
                     piece.meta["time"] = self._time
-                    self._describe(piece, [part])
-                    piece.meta["like"] = part.shape, part.dtype
-                    self._bind(part, piece)
+                    self._bind(part, self._source(piece, part))
         return found
 
     def finished(self, found: Tensor | Sequence[Tensor]) -> GraphModule:

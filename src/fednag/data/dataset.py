@@ -109,10 +109,13 @@ def dataset_of(
         raise FednagError("data: it is empty; give at least one sample")
     guessed = task is None and not y.is_floating_point()
     y, test_y = _targets(y, test_y, task)
-    x, test_x = _samples(x), _samples(test_x)
+    x, test_x = (part.float() if part.dtype == torch.bool else part for part in (x, test_x))
     classes = None
     if not y.is_floating_point() and y.dim() == 1:
         classes = 1 + int(torch.cat([y, test_y]).max())
+    remarks: tuple[str, ...] = (BYTES,) if x.dtype == torch.uint8 else ()
+    if guessed and classes is not None:
+        remarks += remark_on_classes(len(np.unique(y.numpy())), len(y))
     found = Dataset(
         name,
         x,
@@ -122,7 +125,7 @@ def dataset_of(
         classes,
         scale=1 / 255 if x.dtype == torch.uint8 else 1.0,
         owners=None if owners is None else _owners(owners, len(x)),
-        remarks=_remarks(x, y if guessed and classes is not None else None),
+        remarks=remarks,
         guessed=guessed,
     )
     found.check()
@@ -220,10 +223,6 @@ def _pair(test: Any) -> tuple[Tensor, Tensor]:
     return tensor_of(test[0], "test: x"), tensor_of(test[1], "test: y")
 
 
-def _samples(x: Tensor) -> Tensor:
-    return x.float() if x.dtype == torch.bool else x
-
-
 def _targets(y: Tensor, test_y: Tensor, task: str | None) -> tuple[Tensor, Tensor]:
     """Targets of one kind: floating numbers, or int64."""
     if task == "regression" or (task is None and y.is_floating_point()):
@@ -250,13 +249,6 @@ def _targets(y: Tensor, test_y: Tensor, task: str | None) -> tuple[Tensor, Tenso
 def _numbers(y: Tensor) -> Tensor:
     # In double precision whole numbers stay what they are; a run takes its own precision.
     return y if y.is_floating_point() else y.double()
-
-
-def _remarks(x: Tensor, guessed: Tensor | None) -> tuple[str, ...]:
-    scaled = (BYTES,) if x.dtype == torch.uint8 else ()
-    if guessed is None:
-        return scaled
-    return (*scaled, *remark_on_classes(len(np.unique(guessed.numpy())), len(guessed)))
 
 
 def _owners(given: Any, samples: int) -> Tensor:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from fednag.core.files import os_errors
 from fednag.data.sources import File, Source, data_folder, find_source
 from fednag.errors import FednagError
 
@@ -69,12 +70,8 @@ def _status(path: Path, file: File) -> Status:
         return "missing"
     if not path.is_file():
         return "corrupt"
-    try:
+    with os_errors(f"{path} cannot be read", "check its permissions"):
         return "ok" if _md5(path) == file.md5 else "corrupt"
-    except OSError as error:
-        raise FednagError(
-            f"{path} cannot be read ({error.strerror or error}); check its permissions"
-        ) from error
 
 
 def _md5(path: Path) -> str:

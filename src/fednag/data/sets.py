@@ -292,7 +292,8 @@ def synthetic(alpha: float = 1.0, beta: float = 1.0, workers: int = 30, seed: in
     no softmax notices. The workers' models differ through the unit variance of W_k and b_k.
     """
     for field, value in (("alpha", alpha), ("beta", beta)):
-        if not _is_number(value) or not math.isfinite(value) or value < 0:
+        number = isinstance(value, float) or _is_integer(value)
+        if not number or not math.isfinite(value) or value < 0:
             raise FednagError(f"{field} is {value!r}, a variance: give a finite number from 0 up")
     if not _is_integer(workers) or not 1 <= workers <= MOST_WORKERS:
         raise FednagError(
@@ -335,7 +336,3 @@ def synthetic(alpha: float = 1.0, beta: float = 1.0, workers: int = 30, seed: in
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, float) or _is_integer(value)

@@ -56,9 +56,13 @@ def read_table(source: Source) -> Dataset:
     Test rows come from ``test_path``, or from the file itself: a share of each class, drawn with
     the seed.
     """
-    rows = _read(source, source.path)
+    rows = _told(_raw(source, source.path), source, source.path)
     is_class = _is_class(rows)
-    test = _read(source, source.test_path) if source.test_path else _within(source)
+    test = None
+    if source.test_path:
+        test = _told(_raw(source, source.test_path), source, source.test_path)
+    elif source.path.suffix == ".npz" and "test_x" in _npz(source.path):
+        test = _told(_arrays(source.path, "test_"), source, source.path)
     if test is None:
         rows, test = _parted(rows, is_class, source)
     if test.names != rows.names or test.x.shape[1:] != rows.x.shape[1:]:
@@ -109,10 +113,6 @@ def _is_word(rows: _Rows) -> bool:
     return rows.y.dtype.kind == "U"
 
 
-def _read(source: Source, path: Path) -> _Rows:
-    return _told(_raw(source, path), source, path)
-
-
 def _told(rows: _Rows, source: Source, path: Path) -> _Rows:
     """The rows with targets of the kind that the task asks for, or else the loss."""
     y = rows.y
@@ -157,13 +157,6 @@ def _raw(source: Source, path: Path) -> _Rows:
     if path.suffix != ".csv":
         raise FednagError(f"{path}: is neither .csv nor .npz; save it as one of them")
     return _columns(path, source.target, source.owner)
-
-
-def _within(source: Source) -> _Rows | None:
-    """The test rows an NPZ brings along."""
-    if source.path.suffix != ".npz" or "test_x" not in _npz(source.path):
-        return None
-    return _told(_arrays(source.path, "test_"), source, source.path)
 
 
 def _npz(path: Path) -> dict[str, Array]:
@@ -300,7 +293,9 @@ def check_cells(
         for row, text in enumerate(table[name]):
             if is_missing(text):
                 empty.setdefault(row, name)
-            elif not (words and name == target) and not _is_finite(text):
+            elif not (words and name == target) and not (
+                is_number(text) and abs(float(text)) <= LARGEST
+            ):
                 wrong.setdefault(row, name)
     if wrong:
         row = min(wrong)
@@ -333,7 +328,3 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_finite(text: str) -> bool:
-    return is_number(text) and abs(float(text)) <= LARGEST

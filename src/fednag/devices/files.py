@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fednag.config import read
 from fednag.config.messages import cut, explain, nearest, plain
 from fednag.config.sections import STRICT
-from fednag.core.files import write_atomically
+from fednag.core.files import os_errors, write_atomically
 from fednag.devices.samples import AGGREGATOR, Samples, read_samples, write_samples
 from fednag.devices.times import Sampling
 from fednag.errors import FednagError
@@ -246,27 +246,15 @@ def _check(model: type[Checked], table: Mapping[str, Any], source: str, where: s
         raise FednagError(prefix + explain(error, model)) from None
 
 
-def link_of(table: Mapping[str, Any]) -> Link:
-    return Link.model_validate(dict(table))
-
-
-def reference_of(table: Mapping[str, Any]) -> Reference:
-    return Reference.model_validate(dict(table))
-
-
 def write_fleet(folder: Path, raw: Mapping[str, Any], samples: Samples) -> Path:
     """``fleet.toml`` and ``samples.csv``, checked first: what cannot be read is not written."""
     path = folder / "fleet.toml"
     tables = {**raw, "samples": SAMPLES_FILE} if samples.taken else dict(raw)
-    try:
+    with os_errors(f"{folder}: cannot be written", "choose another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         if samples.taken:
             write_samples(folder / SAMPLES_FILE, samples.all())
         write_atomically(path, tomli_w.dumps(tables))
-    except OSError as error:
-        raise FednagError(
-            f"{folder}: cannot be written ({error.strerror}); choose another folder"
-        ) from error
     read_fleet(path)
     return path
 

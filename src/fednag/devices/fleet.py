@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fednag.devices.files import Description, link_of, read_fleet, reference_of
+from fednag.devices.files import Description, Link, Reference, read_fleet
 from fednag.devices.files import Device as DeviceTable
 from fednag.devices.samples import AGGREGATION, AGGREGATOR
 from fednag.devices.times import ALWAYS, STEADY, Availability, Lognormal, Times, Transfer, times_of
@@ -172,7 +172,7 @@ def _compute(found: Description, table: DeviceTable, sampling: str) -> Compute:
         stated = Lognormal(1.0, table.spread or 0.0)
         return Compute(stated, table.gflops * 1e9, f"{table.gflops:g} GFLOP/s", stated=True)
     assert table.reference is not None
-    of = reference_of(table.reference)
+    of = Reference.model_validate(table.reference)
     words = f"{of.model}{' on ' + of.data if of.data else ''}, batch {of.batch}"
     if table.iteration is not None:
         return Compute(Lognormal(table.iteration, table.spread or 0.0), of.flops, words)
@@ -183,7 +183,7 @@ def _compute(found: Description, table: DeviceTable, sampling: str) -> Compute:
 def _transfer(found: Description, table: DeviceTable, way: str, sampling: str) -> Transfer:
     stated = getattr(table, way)
     if stated is not None:
-        link = link_of(stated)
+        link = Link.model_validate(stated)
         factor = Lognormal(1.0, link.spread) if link.spread else STEADY
         return Transfer(link.latency, 8 / (link.mbit * 1e6), factor)
     samples = found.samples.of(table.name, way)
@@ -204,6 +204,3 @@ def _aggregation(found: Description, sampling: str) -> Aggregation | None:
     if not stated.seconds:
         return None
     return Aggregation(Lognormal(stated.seconds, stated.spread or 0.0))
-
-
-__all__ = ["Aggregation", "Compute", "Device", "Fleet", "load_fleet"]

@@ -66,7 +66,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Bootstrap:
+class Bootstrap(Recorded):
     """Samples drawn with replacement.
 
     >>> import numpy as np
@@ -76,15 +76,9 @@ class Bootstrap:
     [0.1, 0.3]
     """
 
-    samples: tuple[float, ...]
-
     @property
     def varies(self) -> bool:
         return len(set(self.samples)) > 1
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.samples))
 
     def draw(self, rng: np.random.Generator, count: int, start: int) -> Seconds:
         chosen = rng.integers(len(self.samples), size=count)

@@ -16,8 +16,9 @@ not reproduced when one is not, else undecided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from math import inf, isfinite
 from statistics import mean
 from typing import Literal
@@ -147,7 +148,20 @@ def _value(check: Check, runs: Runs, label: str, seed: int, at: float | None = N
     return measure(runs[label][seed], check.value, at, budget)
 
 
-def _margin(check: Check, numbers: Sequence[float]) -> float:
+def _pairs(
+    check: Check, runs: Runs, one: str, other: str, shared: Sequence[str] = ()
+) -> list[tuple[float, float]]:
+    """Both series' values on every seed that they share, or that all of ``shared`` do."""
+    seeds = _shared(runs, shared or [one, other])
+    return [(_value(check, runs, one, s), _value(check, runs, other, s)) for s in seeds]
+
+
+def _less(a: float, b: float) -> float:
+    """a - b; what never arrives is as far as what never arrives."""
+    return 0.0 if a == b else a - b
+
+
+def _margin(check: Check, numbers: Iterable[float]) -> float:
     if check.value.higher_is_better:
         return check.margin / 10
     finite = [abs(number) for number in numbers if isfinite(number)]
@@ -156,20 +170,15 @@ def _margin(check: Check, numbers: Sequence[float]) -> float:
 
 def _advantage(check: Check, runs: Runs, better: str, worse: str) -> Part:
     """By how much one series is better than another; two that never arrive are equal."""
-    words = f"{better} > {worse}"
     sign = 1 if check.value.higher_is_better else -1
-    gaps, sizes = [], []
     shared = check.series if check.value.equal_bytes else [better, worse]
-    for seed in _shared(runs, shared):
-        a, b = (_value(check, runs, label, seed) for label in (better, worse))
-        gaps.append(0.0 if a == b else sign * (a - b))
-        sizes += [a, b]
-    return _part(words, gaps, Region(low=0.0), _margin(check, sizes))
+    pairs = _pairs(check, runs, better, worse, shared)
+    gaps = [sign * _less(a, b) for a, b in pairs]
+    return _part(f"{better} > {worse}", gaps, Region(low=0.0), _margin(check, chain(*pairs)))
 
 
 def _order(check: Check, runs: Runs) -> list[Part]:
-    pairs = zip(check.series, check.series[1:], strict=False)
-    return [_advantage(check, runs, better, worse) for better, worse in pairs]
+    return [_advantage(check, runs, better, worse) for better, worse in pairwise(check.series)]
 
 
 def _best(check: Check, runs: Runs) -> list[Part]:
@@ -179,8 +188,6 @@ def _best(check: Check, runs: Runs) -> list[Part]:
 
 def _interior(check: Check, runs: Runs) -> list[Part]:
     """The best of a sweep is not at either end: it beats both ends."""
-    if any(not runs[label] for label in check.series):
-        return [Part("all of the sweep", "not run", 0)]
     seeds = _shared(runs, check.series)
     if not seeds:
         return [Part("all of the sweep", "not run", 0)]
@@ -212,13 +219,9 @@ def _difference(check: Check, runs: Runs) -> list[Part]:
     first, *rest = check.series
     parts = []
     for other in rest:
-        values, sizes = [], []
-        for seed in _shared(runs, [first, other]):
-            a, b = (_value(check, runs, label, seed) for label in (first, other))
-            values.append(0.0 if a == b else a - b)
-            sizes += [a, b]
-        words = f"{first} less {other}"
-        parts.append(_part(words, values, _region(check), _margin(check, sizes)))
+        pairs = _pairs(check, runs, first, other)
+        values, margin = [_less(a, b) for a, b in pairs], _margin(check, chain(*pairs))
+        parts.append(_part(f"{first} less {other}", values, _region(check), margin))
     return parts
 
 
@@ -231,8 +234,7 @@ def _reduction(check: Check, runs: Runs) -> list[Part]:
     first, *rest = check.series
     parts = []
     for other in rest:
-        seeds = _shared(runs, [first, other])
-        pairs = [[_value(check, runs, label, seed) for label in (first, other)] for seed in seeds]
+        seeds, pairs = _shared(runs, [first, other]), _pairs(check, runs, first, other)
         never = any(b == inf for _, b in pairs) and check.value.of in ("iterations", "seconds")
         values = [
             _saved(a, last_seen(runs[other][seed], check.value) if b == inf and never else b)
@@ -265,13 +267,9 @@ def _over(a: float, b: float) -> float:
 def _ratio(check: Check, runs: Runs) -> list[Part]:
     """Each step along the series multiplies the value by something in the region."""
     parts = []
-    for here, there in zip(check.series, check.series[1:], strict=False):
-        values = []
-        for seed in _shared(runs, [here, there]):
-            a, b = (_value(check, runs, label, seed) for label in (here, there))
-            values.append(_over(b, a))
-        words = f"{there} / {here}"
-        parts.append(_part(words, values, _region(check), _margin(check, values)))
+    for here, there in pairwise(check.series):
+        values = [_over(b, a) for a, b in _pairs(check, runs, here, there)]
+        parts.append(_part(f"{there} / {here}", values, _region(check), _margin(check, values)))
     return parts
 
 
@@ -284,8 +282,7 @@ def _closer(check: Check, runs: Runs) -> list[Part]:
             [_value(check, runs, label, seed, at) for label in (first, last)]
             for at in (check.early, check.value.at)
         )
-        gaps = [0.0 if a == b else abs(a - b) for a, b in (early, late)]
-        shrunk.append(0.0 if gaps[0] == gaps[1] else gaps[0] - gaps[1])
+        shrunk.append(_less(*(abs(_less(a, b)) for a, b in (early, late))))
         sizes += [*early, *late]
     words = f"gap of {first} and {last}, early less late"
     return [_part(words, shrunk, Region(low=0.0), _margin(check, sizes))]

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fednag.api import Started, run_all
-from fednag.clock.runs import timed_run
-from fednag.clock.summary import replay_runs
+from fednag.clock.runs import replay_runs, timed_run
 from fednag.config import Experiment
 from fednag.data.sources import SOURCES, data_folder
 from fednag.devices.fleet import load_fleet

@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 
 from fednag.paper.checks import marks, place
-from fednag.paper.figure import Draw, Figure, Series
+from fednag.paper.figure import Figure, Series
 from fednag.paper.records import FigureRecords, Kept
 from fednag.runs.statistics import Spread, aligned, average
 from fednag.show.charts import finished, styled
@@ -35,9 +35,9 @@ def panels(figure: Figure, records: FigureRecords) -> list[Panel]:
     return [panel for panel in make(figure, records) if panel.rows]
 
 
-def _title(figure: Figure, records: FigureRecords) -> str:
+def _scale(records: FigureRecords) -> str:
     """A smoke run must not be taken for the figure it stands in for."""
-    return figure.content.title + (", smoke" if records.scale == "smoke" else "")
+    return ", smoke" if records.scale == "smoke" else ""
 
 
 def _shown(figure: Figure, records: FigureRecords) -> list[Series]:
@@ -64,20 +64,15 @@ def _curves(figure: Figure, records: FigureRecords) -> list[Panel]:
                     label = one.label.removesuffix(f", {name}") if name else one.label
                     runs = records.series[one.label]
                     rows += [{"series": label, **row} for row in curve(runs, measure, draw.across)]
-            title = name or _title(figure, records)
+            title = name or figure.content.title + _scale(records)
             log = measure == "loss" and all(row["low"] > 0 for row in rows)
             across = "seconds on the fleet" if draw.across == "seconds" else draw.across
             least = None if measure == "loss" else draw.least
-            goal = _goal(draw, measure)
+            target = draw.to_loss if measure == "loss" else draw.to_accuracy
+            goal = [] if target is None else [{"series": f"target {target:g}", "y": target}]
             panel = Panel(title, across, TITLES[measure], rows, log=log, lines=goal, least=least)
             found.append(panel)
     return found
-
-
-def _goal(draw: Draw, measure: str) -> list[dict[str, Any]]:
-    """The target that runs are to reach, as a line."""
-    target = draw.to_loss if measure == "loss" else draw.to_accuracy
-    return [] if target is None else [{"series": f"target {target:g}", "y": target}]
 
 
 def curve(runs: Sequence[Kept], measure: str, across: str) -> list[dict[str, float]]:
@@ -122,8 +117,7 @@ def _reach(figure: Figure, records: FigureRecords) -> list[Panel]:
                 place = f"{one.x:g}" if one.x is not None else one.label
                 row = {"series": "mean", "x": place, "y": middle, "first": first, "last": last}
                 rows.append(row)
-        smoke = ", smoke" if records.scale == "smoke" else ""
-        title = f"iterations to {words.format(target)}{smoke}"
+        title = f"iterations to {words.format(target)}{_scale(records)}"
         found.append(Panel(title, draw.title, "iterations", rows, kind="bars"))
     return found
 
@@ -154,9 +148,7 @@ def _against(figure: Figure, records: FigureRecords) -> list[Panel]:
 
 
 def _at(run: Kept, measure: str, at: float) -> float | None:
-    if run.diverged:
-        return None
-    return run.column(measure)[place(run, at)]
+    return None if run.diverged else run.column(measure)[place(run, at)]
 
 
 @dataclass(frozen=True)

@@ -135,8 +135,7 @@ class Checked:
         before = self.function.before(given) if self.function.before else [None] * len(results)
         for ours, theirs, start in zip(results, expected, before, strict=True):
             size = _largest(theirs if start is None else theirs - start[rows])
-            why = self._apart(ours, theirs, CLOSE * size + 1e-14 * _largest(theirs))
-            if why:
+            if why := self._apart(ours, theirs, CLOSE * size + 1e-14 * _largest(theirs)):
                 return why
         return None
 
@@ -144,8 +143,7 @@ class Checked:
         """The interpreter against Python, on the very recording that is used."""
         fast, slow = _listed(recording(*given)), _listed(in_python(recording.module)(*given))
         for ours, theirs in zip(fast, slow, strict=True):
-            why = self._apart(ours, theirs, 16 * EPSILON * _largest(theirs))
-            if why:
+            if why := self._apart(ours, theirs, 16 * EPSILON * _largest(theirs)):
                 return why
         return None
 
@@ -156,8 +154,7 @@ class Checked:
         again = self.function.expected(self.problem, [_nudged(t) for t in given], rows)
         for ours, theirs, other in zip(results, expected, again, strict=True):
             noise = _largest(other.double() - theirs.double()) + EPSILON * _largest(theirs)
-            why = self._apart(ours, theirs, ROUNDINGS * noise)
-            if why:
+            if why := self._apart(ours, theirs, ROUNDINGS * noise):
                 return why
         return None
 
@@ -277,7 +274,7 @@ class Judgements:
             problem,
             Function(
                 name="evaluation",
-                of=_judging,
+                of=lambda each: lambda index, w, b, x, y: list(each.judged(w, b, x, y, index)),
                 made_up=_other_samples,
                 moved=lambda given: (given[0], moved(given[1]), *given[2:]),
                 expected=_judged_plainly,
@@ -300,13 +297,6 @@ class Judgements:
 
     def _record_no_more(self, why: str) -> None:
         self.plain = self.plain or why
-
-
-def _judging(problem: Problem) -> Callable[..., Any]:
-    def judged(index: Tensor, w: Vector, b: Vector, x: Tensor, y: Tensor) -> list[Tensor]:
-        return list(problem.judged(w, b, x, y, index))
-
-    return judged
 
 
 def _judged_plainly(problem: Problem, given: Given, rows: slice) -> list[Tensor]:

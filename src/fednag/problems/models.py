@@ -186,14 +186,6 @@ def _mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] | None) -> 
     return nn.Sequential(nn.Flatten(), *dense([prod(shape), *widths, outputs]))
 
 
-def _resnet20(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] | None) -> nn.Module:
-    return ResNet(shape, outputs, (16, 32, 64), 3, nn.BatchNorm2d, projects=False)
-
-
-def _resnet18(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] | None) -> nn.Module:
-    return ResNet(shape, outputs, (64, 128, 256, 512), 2, by_group, projects=True)
-
-
 # The only list of models' names.
 MODELS: dict[str, Make] = {
     "linear": _linear,
@@ -203,8 +195,12 @@ MODELS: dict[str, Make] = {
     "vgg16": lambda shape, outputs, hidden: VGG16(shape, outputs),
     "vgg16-gn": lambda shape, outputs, hidden: VGG16(shape, outputs, by_group),
     "vgg16-bn": lambda shape, outputs, hidden: VGG16(shape, outputs, nn.BatchNorm2d),
-    "resnet20": _resnet20,
-    "resnet18-gn": _resnet18,
+    "resnet20": lambda shape, outputs, hidden: ResNet(
+        shape, outputs, (16, 32, 64), 3, nn.BatchNorm2d, projects=False
+    ),
+    "resnet18-gn": lambda shape, outputs, hidden: ResNet(
+        shape, outputs, (64, 128, 256, 512), 2, by_group, projects=True
+    ),
 }
 
 

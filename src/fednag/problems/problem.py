@@ -97,7 +97,11 @@ class Problem:
                 if isinstance(part, nn.modules.batchnorm._NormBase):
                     part.eval()
         self.objective = objective.to(self.device, dtype)
-        facts = known_facts(self.module) if known else self._examined(x, y)
+        if known:
+            facts = known_facts(self.module)
+        else:
+            with private_randomness(), quietly():
+                facts = examine(self.module, self.objective, x, y, self._many)
         self._check_buffers(facts)
         self._settle(facts)
         if not recorded:
@@ -288,10 +292,6 @@ class Problem:
         assert failed is not None
         raise failed
 
-    def _examined(self, x: Tensor, y: Tensor) -> Facts:
-        with private_randomness(), quietly():
-            return examine(self.module, self.objective, x, y, self._many)
-
     def _many(self, count: int) -> tuple[Tensor, Tensor]:
         """The first samples as the model sees them, and their targets."""
         return self.features(self.x[:count]), self._targets(self.dataset.y[:count])
@@ -371,13 +371,8 @@ class Differentiable:
             )
         return gradient, after.detach() if self._buffers.names else b
 
-    def _value(
-        self, w: Vector, b: Vector, x: Tensor, y: Tensor, weight: Tensor
-    ) -> tuple[Tensor, Vector]:
-        found: tuple[Tensor, Vector] = functional_call(
-            self._valued, self._named(w, b), (x, y, weight)
-        )
-        return found
+    def _value(self, w: Vector, b: Vector, *batch: Tensor) -> Any:
+        return functional_call(self._valued, self._named(w, b), batch)
 
     def _named(self, w: Vector, b: Vector) -> dict[str, Tensor]:
         pieces = self._layout.unravel(w) | self._buffers.unravel(b)

@@ -13,8 +13,7 @@ from typing import Any
 
 import altair as alt
 
-from fednag.core.files import write_atomically
-from fednag.errors import FednagError
+from fednag.core.files import os_errors, write_atomically
 from fednag.runs.view import RunView
 from fednag.show.spec import COLOURS, DASHES, MOST, Lines, Track, curve_specs, titled, tracks_of
 
@@ -132,21 +131,16 @@ def split_chart(table: Sequence[Sequence[int]], title: str) -> Any:
 def save(chart: Any, stem: Path, formats: Sequence[str] = FORMATS, ppi: int = 144) -> list[Path]:
     """Write a chart as ``stem.png``, ``stem.svg``, ``stem.html``; the page needs no network."""
     written = []
+    options_of: dict[str, dict[str, Any]] = {"html": {"inline": True}, "png": {"ppi": ppi}}
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            if kind == "html":
-                chart.save(str(temporary), format="html", inline=True)
-            else:
-                chart.save(str(temporary), format=kind, **({"ppi": ppi} if kind == "png" else {}))
-            os.replace(temporary, path)
-        except OSError as error:
-            raise FednagError(
-                f"{path}: cannot write the chart ({error.strerror}); choose another with --out"
-            ) from error
-        finally:
-            temporary.unlink(missing_ok=True)
+        with os_errors(f"{path}: cannot write the chart", "choose another with --out"):
+            try:
+                chart.save(str(temporary), format=kind, **options_of.get(kind, {}))
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
         written.append(path)
     return written
 

@@ -11,15 +11,8 @@ from fednag.runs.targets import Target
 
 PERCENT, NUMBER = "{:.2%}", "{:.4f}"
 HEADINGS = (
-    "method",
-    "final accuracy",
-    "best accuracy",
-    "final loss",
-    "best loss",
-    "iterations",
-    "MB sent",
-    "seconds",
-    "ended",
+    *("method", "final accuracy", "best accuracy", "final loss", "best loss"),
+    *("iterations", "MB sent", "seconds", "ended"),
 )
 MEASURED = HEADINGS.index("iterations")  # before it stand what was measured, if it was
 

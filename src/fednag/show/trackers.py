@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fednag.core.files import os_errors
 from fednag.core.record import Record
 from fednag.errors import FednagError, not_installed
 from fednag.runs.view import RunView
@@ -110,12 +111,8 @@ def _mlflow_run(client: Any, view: RunView) -> str:
 def write_tensorboard(views: Sequence[RunView], out: Path) -> list[Path]:
     """Write runs to ``out/<name>/<run>``; what was written there before is replaced."""
     _needs("tensorboard")
-    try:
+    with os_errors(f"--out {out}: cannot be written", "choose another folder"):
         return [_tensorboard_run(view, out) for view in views]
-    except OSError as error:
-        raise FednagError(
-            f"--out {out}: cannot be written ({error.strerror or error}); choose another folder"
-        ) from error
 
 
 def _tensorboard_run(view: RunView, out: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Runs on a terminal: a line each, with sparklines, progress and time left."""
+"""Runs as they are now, and on a terminal: a line each, with sparklines and time left."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ class Follower:
         views = [content for content in found if isinstance(content, RunView)]
         views.sort(key=lambda s: s.started, reverse=True)
         views.sort(key=lambda s: not s.running)
-        state = [(str(path), stamp, _state(content)) for path, (stamp, content) in known.items()]
+        state = [
+            (str(path), stamp, told if isinstance(told, str) else f"{told.running} {told.ended}")
+            for path, (stamp, told) in known.items()
+        ]
         tag = hashlib.sha256(repr(sorted(state)).encode()).hexdigest()[:16]
         return Look(views, [content for content in found if isinstance(content, str)], tag)
 
@@ -96,13 +99,7 @@ def _still(content: RunView | str) -> RunView | str:
     """A run that was running may have been killed: nothing in its files says so."""
     if isinstance(content, str) or not content.running or content.folder is None:
         return content
-    if RunFolder(content.folder).is_being_written:
-        return content
-    return replace(content, running=False)
-
-
-def _state(content: RunView | str) -> str:
-    return content if isinstance(content, str) else f"{content.running} {content.ended}"
+    return replace(content, running=RunFolder(content.folder).is_being_written)
 
 
 def pace(view: RunView) -> float | None:

@@ -44,7 +44,6 @@ def verdicts(trajectory: Trajectory, constants: Constants, central_gap: float) -
     """Everything that can be tested; ``central_gap`` is what ``centralised_gap`` gave."""
     return [
         *_gaps(trajectory, constants),
-        *_shape(trajectory, constants),
         _at_most(
             "Proposition 1: FedNAG at tau = 1 is centralised NAG",
             [(central_gap, 0.0)],
@@ -74,10 +73,6 @@ def _gaps(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
     far = constants.rho.value * reach[trajectory.tau]
     pairs = [(m.loss - m.virtual_loss, far) for m in trajectory.ends]
     yield _at_most("F(w(k tau)) - F(w_[k](k tau)) <= rho h(tau)", pairs, _loss_room(trajectory))
-
-
-def _shape(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
-    reach = _reach(trajectory, constants)
     yield _at_most("h(0) = h(1) = 0", [(float(abs(value)), 0.0) for value in reach[:2]], 0.0)
     falls = [(float(before), float(after)) for before, after in pairwise(reach)]
     yield _at_most("h never falls", falls, 0.0)
