@@ -33,13 +33,13 @@ def samplings(incomplete: str) -> list[str]:
 
 
 def downloads(incomplete: str) -> list[str]:
-    from fednag.data.sources import SOURCES
+    from fednag.data.download import SOURCES
 
     return _starting(incomplete, SOURCES)
 
 
 def data_sets(incomplete: str) -> list[str]:
-    from fednag.data.sources import BUILT_IN, SOURCES
+    from fednag.data.download import BUILT_IN, SOURCES
 
     return _starting(incomplete, [*BUILT_IN, *SOURCES])
 

@@ -21,10 +21,9 @@ from fednag.clock.runs import (
     times_to_target,
     where_time_goes,
 )
-from fednag.devices.files import copy_fleet, shipped
+from fednag.devices.files import Sample, copy_fleet, read_samples, shipped, write_samples
 from fednag.devices.fleet import Aggregation, Compute, Device, Fleet, load_fleet
 from fednag.devices.replay import Clock, Played, Replay, replay
-from fednag.devices.samples import Sample, read_samples, write_samples
 from fednag.devices.times import Availability, Bootstrap, Lognormal, Recorded, Times, Transfer
 from fednag.devices.workload import Exchange, Stage, Workload
 from fednag.runs.labels import distinguished

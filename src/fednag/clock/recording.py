@@ -12,8 +12,16 @@ import torch
 
 from fednag.config import Experiment, read
 from fednag.core.keys import Draws
-from fednag.devices.files import FORMAT, describe, read_fleet, write_fleet
-from fednag.devices.samples import AGGREGATION, AGGREGATOR, Sample, gather
+from fednag.devices.files import (
+    AGGREGATION,
+    AGGREGATOR,
+    FORMAT,
+    Sample,
+    describe,
+    gather,
+    read_fleet,
+    write_fleet,
+)
 from fednag.devices.transfers import Peer
 from fednag.errors import FednagError
 from fednag.problems.flops import training_flops

@@ -1,4 +1,4 @@
-"""What runs asked of their devices, for the clock."""
+"""What runs asked of their devices, replayed: time to a target, reductions, where time goes."""
 
 from __future__ import annotations
 

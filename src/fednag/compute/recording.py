@@ -95,7 +95,6 @@ class Traced:
         return found
 
     def has(self, *tensors: Tensor) -> bool:
-        """Whether tensors of these kinds were recorded."""
         return _kinds(tensors) in self._recordings
 
     def __len__(self) -> int:
@@ -320,7 +319,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node.meta["was fresh"] = True
 
     def _is_quiet(self, node: Node) -> bool:
-        """Whether nothing is ever written to the node's memory."""
         return not any(memory in self._writes for memory in node.meta.get("memory", ()))
 
     def _is_written(self, node: Node, after: Node, before: Node) -> bool:
@@ -373,7 +371,6 @@ def _refuse(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
 
 
 def draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operation draws random numbers."""
     if torch.Tag.nondeterministic_seeded not in function.tags:
         return False
     place = DROPOUTS.get(function)
@@ -383,7 +380,6 @@ def draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def writes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """The tensors an operation writes to."""
     for place, argument in enumerate(function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[place] if place < len(args) else kwargs.get(argument.name)

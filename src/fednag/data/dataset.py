@@ -49,7 +49,6 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
         return tuple(self.x.shape[1:])
 
     def check(self) -> None:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from fednag.data.dataset import Dataset
-from fednag.data.sources import SOURCES, data_folder, unknown_name
+from fednag.data.download import SOURCES, data_folder, unknown_name
 from fednag.errors import FednagError
 
 NAMES = ("digits", "synthetic", "mnist", "fashion-mnist", "cifar-10", "cifar-100")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fednag.devices.files import Description, Link, Reference, read_fleet
+from fednag.devices.files import AGGREGATION, AGGREGATOR, Description, Link, Reference, read_fleet
 from fednag.devices.files import Device as DeviceTable
-from fednag.devices.samples import AGGREGATION, AGGREGATOR
 from fednag.devices.times import ALWAYS, STEADY, Availability, Lognormal, Times, Transfer, times_of
 from fednag.errors import FednagError
 

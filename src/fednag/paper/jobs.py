@@ -11,7 +11,7 @@ import numpy as np
 from fednag.api import Started, run_all
 from fednag.clock.runs import replay_runs, timed_run
 from fednag.config import Experiment
-from fednag.data.sources import SOURCES, data_folder
+from fednag.data.download import SOURCES, data_folder
 from fednag.devices.fleet import load_fleet
 from fednag.paper.figure import Figure, Job
 from fednag.paper.records import FigureRecords, Kept, Known, keep, known, recall, write

@@ -157,7 +157,6 @@ class ResNet(nn.Module):
 
 
 def start_as_he(module: nn.Module) -> None:
-    """He's initialisation of all convolutions."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

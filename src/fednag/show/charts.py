@@ -108,7 +108,6 @@ def _column(track: Track, name: str) -> Sequence[float | None]:
 
 
 def split_chart(table: Sequence[Sequence[int]], title: str) -> Any:
-    """Worker x class as a heat map."""
     rows = [
         {"worker": worker, "class": label, "samples": int(count)}
         for worker, counts in enumerate(table)

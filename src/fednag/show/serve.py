@@ -66,19 +66,11 @@ class Server(ThreadingHTTPServer):
 
 def waiting(root: str) -> dict[str, Any]:
     """A page about no runs."""
-    empty: dict[str, Any] = {
-        key: [] for key in ("notes", "ranking", "methods", "tracks", "overlays", "charts")
-    }
-    empty |= {key: [] for key in ("workers", "splits", "times", "runs")}
+    lists = ("notes", "ranking", "methods", "tracks", "overlays", "charts")
+    empty: dict[str, Any] = {key: [] for key in (*lists, "workers", "splits", "times", "runs")}
     sentence = f"No records in {root} yet; this page shows them as soon as there are some."
-    return {
-        **empty,
-        "title": root,
-        "sentence": sentence,
-        "target": None,
-        "table": {},
-        "settings": {},
-    }
+    empty |= {"title": root, "sentence": sentence, "target": None, "table": {}, "settings": {}}
+    return empty
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -128,7 +128,6 @@ def news_of(record: Record) -> str:
 
 
 def metrics_of(record: Record) -> str:
-    """The metrics of a record, as the end of a line."""
     known = {name: value for name, value in record.metrics.items() if value is not None}
     return "".join(f", {name} {value:.4g}" for name, value in known.items())
 

@@ -41,7 +41,6 @@ def began(view: RunView) -> float:
 
 
 def name_of(view: RunView) -> str:
-    """The experiment a run belongs to."""
     return str(view.config.get("name") or "fednag")
 
 

@@ -149,7 +149,6 @@ def state_of(view: RunView) -> str:
 
 
 def experiment_of(view: RunView) -> str | None:
-    """The name of the experiment that a run is of, where its file has one."""
     name = view.config.get("name")
     return str(name) if name else None
 
