@@ -163,11 +163,7 @@ class Staying(TorchFunctionMode):
     """Refuses whatever takes values out of torch."""
 
     def __torch_function__(
-        self,
-        function: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(function, "__name__", "")
         if name in LEAVING:
@@ -175,12 +171,24 @@ class Staying(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down every operation that is done while it is active."""
+class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Hands every operation that is done while it is active to ``saw``, which is to do it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # torch would import its whole compiler to leave this class alone
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.saw(function, args, kwargs or {})
+
+    def saw(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class Recorder(Dispatch):
+    """Writes down every operation."""
 
     def __init__(self, inputs: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -195,14 +203,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for number, tensor in enumerate(inputs):
             self._bind(tensor, self._source(self._graph.placeholder(f"input_{number}"), tensor))
 
-    def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def saw(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function in FASTER:
             with self:
                 found = FASTER[function](*args, **kwargs)

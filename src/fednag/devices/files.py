@@ -1,4 +1,4 @@
-"""Fleet files and their samples (``who,what,bytes,seconds``): those that come along; all checked."""
+"""Fleet files and their samples (``who,what,bytes,seconds``), all checked; the shipped fleets."""
 
 from __future__ import annotations
 

@@ -143,17 +143,13 @@ def _recalled(before: Known, figure: Figure, job: Job) -> Kept | None:
 def _kept(folder: RunFolder, job: Job, figure: Figure) -> Kept:
     run = RunView.read(folder)
     folder.verify(run.info)
-    ends = _ends(run, figure.content.fleet) if figure.content.fleet else ()
+    ends: Sequence[float] = ()
+    if fleet := figure.content.fleet:  # the mean of the run's replays on it
+        (timed,) = replay_runs([timed_run(run)], load_fleet(fleet), REPLAYS)
+        ends = np.mean([one.ends for one in timed.replays], axis=0).tolist()
     kept = keep(run, job.experiment.training.iterations, ends)
     # A folder that an earlier version began goes by its key of then.
     return replace(kept, key=settled(job.experiment).key)
-
-
-def _ends(run: RunView, fleet: str) -> Sequence[float]:
-    """Seconds on the fleet at which each round of a run is over: the mean of its replays."""
-    (timed,) = replay_runs([timed_run(run)], load_fleet(fleet), REPLAYS)
-    mean: Sequence[float] = np.mean([one.ends for one in timed.replays], axis=0).tolist()
-    return mean
 
 
 def gather_all(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednag.compute.randomness import private_randomness
-from fednag.compute.recording import draws, writes
+from fednag.compute.recording import Dispatch, draws, writes
 from fednag.errors import FednagError
 from fednag.problems.losses import Objective, converted
 from fednag.problems.plain import changes_its_weights, duplicate
@@ -218,12 +217,8 @@ def _seconds(module: nn.Module, x: Tensor) -> float:
     return time.perf_counter() - began
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watch(Dispatch):
     """Sees writes to a module's parameters, and random draws."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its whole compiler to leave this class alone
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -232,14 +227,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.written: str | None = None
         self.random: str | None = None
 
-    def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def saw(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if draws(function, args, kwargs):
             self.random = self.random or f"with {function}"
         for tensor in writes(function, args, kwargs):

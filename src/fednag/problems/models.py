@@ -33,7 +33,18 @@ def by_group(channels: int) -> nn.Module:
     return nn.GroupNorm(GROUPS, channels)
 
 
-class CNN(nn.Module):
+class Scored(nn.Module):
+    """Features of images, and scores on top of them."""
+
+    features: nn.Module
+    head: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.features(x).flatten(1))
+        return scores
+
+
+class CNN(Scored):
     """Two 5x5 convolutions (32 and 64 channels), each with 2x2 max pooling and ReLU, then a
     softmax layer; ``hidden`` puts ReLU layers of those widths before it.
 
@@ -53,12 +64,8 @@ class CNN(nn.Module):
         )
         self.head = dense([64 * (height // 4) * (width // 4), *hidden, outputs])
 
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.features(x).flatten(1))
-        return scores
 
-
-class VGG16(nn.Module):
+class VGG16(Scored):
     """VGG16's thirteen convolutions with one linear layer on top, as usual for 32x32 images.
 
     ``normalise`` makes the layer after each convolution, if there is to be one. Pooling rounds up,
@@ -83,10 +90,6 @@ class VGG16(nn.Module):
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
         self.head = nn.Linear(channels, outputs)
         start_as_he(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.features(x).flatten(1))
-        return scores
 
 
 class Residual(nn.Module):
@@ -124,7 +127,7 @@ class Residual(nn.Module):
         return functional.pad(x, (0, 0, 0, 0, 0, self.added)) if self.added else x
 
 
-class ResNet(nn.Module):
+class ResNet(Scored):
     """The residual networks of He et al. (2015) for 32x32 images: a 3x3 convolution, stages of
     basic blocks, each later stage at half the size, the mean over pixels and a linear layer.
     """
@@ -150,10 +153,6 @@ class ResNet(nn.Module):
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
         self.head = nn.Linear(channels, outputs)
         start_as_he(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.features(x).flatten(1))
-        return scores
 
 
 def start_as_he(module: nn.Module) -> None:

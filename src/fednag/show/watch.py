@@ -174,7 +174,10 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
     shown = [
         i for i in range(len(HEADINGS)) if (i or several) and (width >= WIDE or i not in BULKY)
     ]
-    measures = _measures(look.views, width)
+    # What else there is a column for: the test loss if there is room, and the metrics.
+    tested = width >= WIDE and any(view.values("test_loss") for view in look.views)
+    metrics = (name for view in look.views for name in view.metrics)
+    measures = list(dict.fromkeys([*["test_loss"] * tested, *metrics]))
     for heading in (*(HEADINGS[i] for i in shown), *(titled(name) for name in measures)):
         right = heading in RIGHT or heading not in HEADINGS
         wraps = heading in ("experiment", "run")
@@ -192,14 +195,6 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
         parts.append(Text(f"… and {len(look.views) - most} more", style="dim"))
     parts += [Text(sentence, style="red") for sentence in look.failed[:3]]
     return Group(*parts)
-
-
-def _measures(views: Sequence[RunView], width: int) -> list[str]:
-    """What else there is a column for: the test loss if there is room, and the metrics."""
-    found: dict[str, None] = {}
-    if width >= WIDE and any(view.values("test_loss") for view in views):
-        found["test_loss"] = None
-    return list(found | dict.fromkeys(name for view in views for name in view.metrics))
 
 
 def _last(view: RunView, measure: str) -> str:
