@@ -250,11 +250,9 @@ class Device(Table):
                 raise ValueError(f"{key}: goes only with available; leave it out")
         if self.stagger is not None and self.period is None:
             raise ValueError("stagger: goes only with period; leave it out")
-        if self.available is not None:
-            self._check_intervals(self.available)
-        return self
-
-    def _check_intervals(self, intervals: tuple[tuple[float, float], ...]) -> None:
+        intervals = self.available
+        if intervals is None:
+            return self
         if not intervals:
             raise ValueError("available: is empty; give intervals, e.g. [[0, 60]], or leave it out")
         for start, end in intervals:
@@ -271,6 +269,7 @@ class Device(Table):
                 f"available: ends at {intervals[-1][1]:g}, after the period of {self.period:g}; "
                 "raise period"
             )
+        return self
 
 
 class Aggregator(Table):

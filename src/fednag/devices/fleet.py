@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,7 +141,15 @@ def load_fleet(given: str | Path, sampling: str | None = None) -> Fleet:
 def build(found: Description, sampling: str | None = None) -> Fleet:
     """A checked description as a fleet to draw from."""
     sampling = sampling or found.head.sampling
-    devices = [device for table in found.devices for device in _devices(found, table, sampling)]
+    devices = []
+    for table in found.devices:
+        compute = _compute(found, table, sampling)
+        up, down = (_transfer(found, table, way, sampling) for way in ("up", "down"))
+        for number in range(table.count):
+            shift = number * (table.stagger or 0.0)
+            availability = Availability(table.available or (), table.period, shift)
+            name = table.name if table.count == 1 else f"{table.name}-{number + 1}"
+            devices.append(Device(name, table.name, compute, up, down, availability))
     return Fleet(
         name=found.head.name,
         source=found.source,
@@ -152,17 +159,6 @@ def build(found: Description, sampling: str | None = None) -> Fleet:
         aggregation=_aggregation(found, sampling),
         digest=found.digest,
     )
-
-
-def _devices(found: Description, table: DeviceTable, sampling: str) -> Iterable[Device]:
-    compute = _compute(found, table, sampling)
-    up, down = (_transfer(found, table, way, sampling) for way in ("up", "down"))
-    for number in range(table.count):
-        availability = Availability(
-            table.available or (), table.period, number * (table.stagger or 0.0)
-        )
-        name = table.name if table.count == 1 else f"{table.name}-{number + 1}"
-        yield Device(name, table.name, compute, up, down, availability)
 
 
 def _compute(found: Description, table: DeviceTable, sampling: str) -> Compute:

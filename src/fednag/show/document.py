@@ -61,10 +61,11 @@ def document(
     tracks = {track.label: track for track in tracks_of(views)}
     # Methods keep their colours in the order of the ranking, so table and legend read alike.
     tracks = {row.label: replace(tracks[row.label], style=style) for style, row in enumerate(rows)}
+    named = dict.fromkeys(str(view.config.get("name", "")) for view in views)
     levels: dict[str, float] = {asked.measure: asked.value} if asked else {}
     charts = curve_specs(list(tracks.values()), levels, tests=True)
     return {
-        "title": title or _title(views),
+        "title": title or ", ".join(name for name in named if name) or "runs",
         "sentence": sentence(views, rows, asked),
         "notes": [*notes, *caveats(views)],
         "target": str(asked) if asked else None,
@@ -103,11 +104,6 @@ def _table(rows: Sequence[Row], target: Target | None) -> dict[str, Any]:
             known |= dict(zip(extra, target_cells(row), strict=True))
         texts.append([known[name] for name in (*names, *extra, *tail)])
     return {"headings": [*names, *extra, *tail], "rows": texts}
-
-
-def _title(views: Sequence[RunView]) -> str:
-    names = dict.fromkeys(str(view.config.get("name", "")) for view in views)
-    return ", ".join(name for name in names if name) or "runs"
 
 
 def _columns(track: Track) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 from fednag.errors import FednagError
 from fednag.runs.targets import Target
 from fednag.show.document import document, html
-from fednag.show.watch import Follower, Look
+from fednag.show.watch import Follower
 
 LOOPBACK = "127.0.0.1"
 HEADERS = {
@@ -54,14 +54,12 @@ class Server(ThreadingHTTPServer):
         with self._lock:
             look = self.follower.look()
             if look.tag != self._made[0]:
-                self._made = look.tag, self._document(look)
+                views = [view for view in look.views if view.records]
+                root = str(self.follower.root)
+                made = document(views, self.target) if views else waiting(root)
+                notes = [*look.failed, *made["notes"]]
+                self._made = look.tag, {**made, "notes": notes, "tag": look.tag}
             return self._made[1]
-
-    def _document(self, look: Look) -> Mapping[str, Any]:
-        views = [view for view in look.views if view.records]
-        root = str(self.follower.root)
-        made = document(views, self.target) if views else waiting(root)
-        return {**made, "notes": [*look.failed, *made["notes"]], "tag": look.tag}
 
 
 def waiting(root: str) -> dict[str, Any]:
