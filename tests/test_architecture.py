@@ -91,7 +91,6 @@ def test_nothing_phones_home() -> None:
                 found.add(node.module.split(".")[0])
         allowed = {
             "download.py": {"requests", "pooch", "urllib3"},
-            "sources.py": {"pooch"},
             "transfers.py": {"socket"},
             "processes.py": {"socket"},  # looks for free ports of loopback
             "serve.py": {"http", "urllib"},  # urllib.parse

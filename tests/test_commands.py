@@ -194,11 +194,12 @@ def test_names_are_completed(case: str, fednag: Caller, monkeypatch: pytest.Monk
 def test_what_is_completed_is_what_there_is() -> None:
     from fednag.algorithms import ALGORITHMS
     from fednag.config.sections import Split
+    from fednag.data.download import SOURCES
     from fednag.data.sets import NAMES
-    from fednag.data.sources import SOURCES
     from fednag.devices.files import shipped
     from fednag.devices.times import SAMPLINGS
-    from fednag.paper.figure import SCALES, read_figures
+    from fednag.paper import SCALES
+    from fednag.paper.figure import read_figures
 
     offered: list[tuple[Callable[[str], list[str]], Any]] = [
         (completing.methods, ALGORITHMS),

@@ -18,11 +18,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from fednag.data import sets as data
-from fednag.data.cifar import read_cifar
-from fednag.data.idx import read_idx
-from fednag.data.sets import NAMES, load
-from fednag.data.sources import SOURCES, File, Source, data_folder
-from fednag.data.synthetic import MOST_SAMPLES, synthetic
+from fednag.data.download import SOURCES, File, Source, data_folder
+from fednag.data.sets import MOST_SAMPLES, NAMES, load, read_cifar, read_idx, synthetic
 from fednag.errors import FednagError
 
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}

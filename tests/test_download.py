@@ -21,8 +21,7 @@ import pooch
 import pytest
 
 from fednag.data import download
-from fednag.data.download import check, get
-from fednag.data.sources import File, Source
+from fednag.data.download import File, Source, check, get
 from fednag.errors import FednagError
 
 

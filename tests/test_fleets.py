@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from fednag import FednagError
 from fednag.clock import Sample, copy_fleet, load_fleet, read_samples, shipped
-from fednag.devices.files import read_fleet, write_fleet
+from fednag.devices.files import gather, parse_samples, read_fleet, render, write_fleet
 from fednag.devices.fleet import build
-from fednag.devices.samples import gather, parse_samples, render
 from fednag.devices.times import Bootstrap, Lognormal, Recorded
 
 CSV = """who,what,bytes,seconds

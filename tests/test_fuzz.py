@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 import fednag
 from fednag import FednagError, cli
 from fednag.config import parse, read
-from fednag.data.cifar import read_cifar, record_bytes
-from fednag.data.sets import load
+from fednag.data.sets import load, read_cifar, record_bytes
 from fednag.runs import execute
 from fednag.runs.folder import RunFolder
 

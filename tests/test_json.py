@@ -15,7 +15,7 @@ import pytest
 
 from commands import LEAVES, Caller, Result
 from fednag.cli.common import json_text
-from fednag.paper.figure import folder
+from fednag.paper import folder
 
 TINY = """
 name = "tiny"
@@ -63,7 +63,7 @@ def fednag(
     shutil.copy(folder() / "gamma-one.toml", "figures")
     # A chart takes a second and has nothing to do with what is asked here.
     monkeypatch.setattr("fednag.show.charts.save", lambda chart, stem, *_: [Path(f"{stem}.png")])
-    monkeypatch.setattr("fednag.show.png.squeeze", lambda path: None)
+    monkeypatch.setattr("fednag.show.charts.squeeze", lambda path: None)
     return Caller(monkeypatch, capsys)
 
 

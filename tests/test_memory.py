@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fednag.api
-from fednag.compute.allocator import tidied
+from fednag.compute.threads import tidied
 from fednag.config import parse
 from fednag.runs.execute import Execution
 from fednag.runs.folder import RunFolder
@@ -81,7 +81,7 @@ def test_many_runs_hold_one_problem_at_a_time(
 KEPT = """
 import ctypes, re, sys
 from pathlib import Path
-from fednag.compute.allocator import keep_freed_memory, tidied
+from fednag.compute.threads import keep_freed_memory, tidied
 
 def resident():
     return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

@@ -30,8 +30,7 @@ from fednag.runs.view import RunView
 from fednag.show.document import document
 from fednag.show.tables import headings
 from fednag.show.trackers import scalars
-from fednag.show.watch.follow import Follower
-from fednag.show.watch.screen import as_data, plain_line
+from fednag.show.watch import Follower, as_data, plain_line
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan, simulate
 from test_resume import content, killed, the_run

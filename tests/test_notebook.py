@@ -17,7 +17,7 @@ import fednag
 from fednag.core.ending import Ending
 from fednag.core.record import Record
 from fednag.runs.view import RunView
-from fednag.show import progress as shown
+from fednag.show import notebook as shown
 from fednag.show.notebook import cell
 from fednag.show.terminal import RunsProgress
 

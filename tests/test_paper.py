@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 from fednag.errors import FednagError
+from fednag.paper import SCALES, folder
 from fednag.paper import records as kept
-from fednag.paper.checks import judge
-from fednag.paper.figure import SCALES, Check, Figure, Value, folder, read_figure, read_figures
+from fednag.paper.checks import Region, judge, located, marks, measure
+from fednag.paper.figure import Check, Figure, Value, read_figure, read_figures
 from fednag.paper.page import block, refresh
-from fednag.paper.quantities import marks, measure
 from fednag.paper.records import FigureRecords, Kept
-from fednag.paper.regions import Region, place
 from fednag.runs.folder import RunFolder
 from fednag.runs.statistics import interval
 from fednag.runs.view import RunView
@@ -153,9 +152,9 @@ def test_intervals_by_hand() -> None:
     assert (low, high) == pytest.approx((2 - 2.48414, 2 + 2.48414), abs=1e-4)
     # Two seeds have no interval: their mean 1.5 ± the margin decides.
     assert interval([1.0, 2.0]) is None
-    assert place([1.0, 2.0], Region(low=1.0), 0.25) == "reproduced"
-    assert place([1.0, 2.0], Region(low=1.3), 0.25) == "undecided"
-    assert place([1.0, 2.0], Region(low=1.8), 0.25) == "not reproduced"
+    assert located([1.0, 2.0], Region(low=1.0), 0.25) == "reproduced"
+    assert located([1.0, 2.0], Region(low=1.3), 0.25) == "undecided"
+    assert located([1.0, 2.0], Region(low=1.8), 0.25) == "not reproduced"
 
 
 @pytest.mark.parametrize(
@@ -175,8 +174,8 @@ def test_regions(low: float, high: float, expected: str) -> None:
 
 def test_regions_without_an_upper_border() -> None:
     assert Region(low=0.0).holds(0.5, inf) == "reproduced"
-    assert place([1.0, inf, 2.0], Region(low=0.0), 0.1) == "reproduced"
-    assert place([-1.0, inf, 2.0], Region(low=0.0), 0.1) == "undecided"
+    assert located([1.0, inf, 2.0], Region(low=0.0), 0.1) == "reproduced"
+    assert located([-1.0, inf, 2.0], Region(low=0.0), 0.1) == "undecided"
 
 
 def test_an_order_is_judged_by_its_spread_over_seeds() -> None:
@@ -453,7 +452,7 @@ def test_charts_are_packed_tightly_and_show_the_same(tmp_path: Path) -> None:
     import struct
     import zlib
 
-    from fednag.show.png import SIGNATURE, squeeze
+    from fednag.show.charts import SIGNATURE, squeeze
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return (

@@ -14,8 +14,7 @@ import pytest
 
 from fednag.paper.figure import Check, Figure, read_figures
 from fednag.paper.page import checks_table, findings, records_of, summary
-from fednag.paper.panels import panels
-from fednag.show.paper import Panel, paper_chart
+from fednag.paper.panels import Panel, panels, paper_chart
 
 PLACE = Path(__file__).parents[1] / "docs" / "paper"
 FIGURES = read_figures()

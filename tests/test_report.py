@@ -21,10 +21,8 @@ from fednag.runs.labels import distinguished
 from fednag.runs.statistics import ranked
 from fednag.runs.targets import Target, common_target, given_target
 from fednag.runs.view import RunView
-from fednag.show.document import document
-from fednag.show.page import html
+from fednag.show.document import caveats, document, html, sentence
 from fednag.show.spec import thinned, tracks_of
-from fednag.show.summary import caveats, sentence
 from fednag.show.tables import target_cells
 
 

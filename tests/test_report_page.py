@@ -14,9 +14,7 @@ from fednag.core.ending import Ending
 from fednag.core.record import Record
 from fednag.runs.targets import Target
 from fednag.runs.view import RunView
-from fednag.show.document import document
-from fednag.show.page import write_page
-from fednag.show.timing import time_table
+from fednag.show.document import document, time_table, write_page
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 

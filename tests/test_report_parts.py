@@ -16,10 +16,7 @@ from fednag import cli
 from fednag.core.ending import Ending
 from fednag.core.record import Record
 from fednag.runs.view import RunView, read_views
-from fednag.show.document import document
-from fednag.show.overlay import bounds
-from fednag.show.page import html
-from fednag.show.timing import recorded_times
+from fednag.show.document import bounds, document, html, recorded_times
 from fednag.theory import Setting, theorem3
 
 EXPERIMENT = """

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import fednag
 from fednag import Algorithm, FedNAG, Vectors
-from fednag.compute.allocator import tidied
 from fednag.compute.recording import Traced, record
 from fednag.compute.replay import compiled, in_python
+from fednag.compute.threads import tidied
 from fednag.core.algorithm import Grad
 from fednag.data.dataset import Dataset
 from fednag.problems.problem import Problem

@@ -25,9 +25,17 @@ from fednag.core.record import Record
 from fednag.errors import FednagError
 from fednag.runs.folder import RunFolder
 from fednag.runs.view import RunView
-from fednag.show.watch.follow import Follower, pace, seconds_left
-from fednag.show.watch.screen import as_data, plain_line, screen, sparkline, time_text
-from fednag.show.watch.serve import Server
+from fednag.show.serve import Server
+from fednag.show.watch import (
+    Follower,
+    as_data,
+    pace,
+    plain_line,
+    screen,
+    seconds_left,
+    sparkline,
+    time_text,
+)
 
 LONG = """
 name = "long"

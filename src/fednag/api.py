@@ -19,7 +19,7 @@ from fednag.arguments import (
     with_metrics,
     with_short,
 )
-from fednag.compute.allocator import tidied
+from fednag.compute.threads import tidied
 from fednag.config import (
     CUSTOM,
     Experiment,
@@ -31,7 +31,7 @@ from fednag.config import (
 )
 from fednag.config.own import short as short_name
 from fednag.core.algorithm import Algorithm
-from fednag.data.given import Values
+from fednag.data.dataset import Values
 from fednag.errors import BusyError, FednagError
 from fednag.problems.losses import Loss
 from fednag.results import Comparison, Run
@@ -39,7 +39,7 @@ from fednag.runs.build import Builder, Parts
 from fednag.runs.execute import Execution, Listener, find
 from fednag.runs.folder import RunFolder
 from fednag.runs.interrupts import Watch
-from fednag.show.progress import progress
+from fednag.show.notebook import progress
 
 __all__ = ["compare", "dataset", "grid", "resume_all", "run", "run_all", "sweep"]
 

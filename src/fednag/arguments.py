@@ -15,13 +15,12 @@ from fednag.config.parts import LISTED, REGISTRIES, described
 from fednag.config.sections import is_own
 from fednag.core import contract
 from fednag.core.algorithm import Algorithm
-from fednag.data.dataset import Dataset
-from fednag.data.given import Values, dataset_of, is_for_numbers, with_task
+from fednag.data.dataset import Dataset, Values, dataset_of, is_for_numbers, with_task
 from fednag.data.tables import ENDINGS
 from fednag.errors import FednagError
-from fednag.problems.factories import Factory
 from fednag.problems.losses import Loss
 from fednag.problems.metrics import METRICS, TAKEN, Metric
+from fednag.problems.models import Factory
 from fednag.runs.build import Parts
 
 Data = str | tuple[Values, Values] | Dataset | Mapping[str, Any]

@@ -9,14 +9,13 @@ from typing import Any
 
 from fednag.algorithms import ALGORITHMS
 from fednag.api import Started, run_all
-from fednag.clock.runs import TimedRun, read_run
-from fednag.clock.summary import Row, replay_runs, times_to_target
+from fednag.clock.runs import Row, TimedRun, read_run, replay_runs, times_to_target
 from fednag.config import Experiment, numbers_of, override, parse
 from fednag.config.messages import nearest
 from fednag.config.own import placed_name, short, short_names
 from fednag.config.sections import is_own
-from fednag.devices.durations import duration
 from fednag.devices.fleet import Fleet, load_fleet
+from fednag.devices.times import duration
 from fednag.errors import FednagError
 from fednag.problems.metrics import ALWAYS, METRICS
 from fednag.runs.folder import RunFolder

@@ -113,7 +113,6 @@ def _plot(views: list[RunView]) -> TopLevelMixin:
 
 
 def _report(views: Sequence[RunView], path: str | Path) -> Path:
-    from fednag.show.document import document
-    from fednag.show.page import write_page
+    from fednag.show.document import document, write_page
 
     return write_page(document(views), Path(path))

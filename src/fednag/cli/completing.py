@@ -19,7 +19,7 @@ def methods(incomplete: str) -> list[str]:
 
 
 def scales(incomplete: str) -> list[str]:
-    from fednag.paper.files import SCALES
+    from fednag.paper import SCALES
 
     return _starting(incomplete, SCALES)
 
@@ -33,13 +33,13 @@ def samplings(incomplete: str) -> list[str]:
 
 
 def downloads(incomplete: str) -> list[str]:
-    from fednag.data.sources import SOURCES
+    from fednag.data.download import SOURCES
 
     return _starting(incomplete, SOURCES)
 
 
 def data_sets(incomplete: str) -> list[str]:
-    from fednag.data.sources import BUILT_IN, SOURCES
+    from fednag.data.download import BUILT_IN, SOURCES
 
     return _starting(incomplete, [*BUILT_IN, *SOURCES])
 
@@ -51,7 +51,7 @@ def fleets(incomplete: str) -> list[str]:
 
 def figures(incomplete: str) -> list[str]:
     from fednag.errors import FednagError
-    from fednag.paper.files import folder
+    from fednag.paper import folder
 
     try:
         return _starting(incomplete, sorted(_stems(file.name for file in folder().iterdir())))

@@ -26,8 +26,8 @@ def data_list(json: Json = False) -> None:
     """
     from rich.table import Table
 
+    from fednag.data.download import SOURCES, data_folder
     from fednag.data.sets import NAMES
-    from fednag.data.sources import SOURCES, data_folder
 
     folder = data_folder()
     states = {}

@@ -26,7 +26,7 @@ def tensorboard(
 
     Example: fednag export tensorboard runs/digits
     """
-    from fednag.show.trackers.tensorboard import write
+    from fednag.show.trackers import write_tensorboard as write
 
     views, failed = read_runs(runs)
     folders = [str(folder) for folder in write(views, out)]
@@ -49,7 +49,7 @@ def mlflow(
 
     Example: fednag export mlflow runs/digits --uri http://127.0.0.1:5000
     """
-    from fednag.show.trackers.mlflow import write
+    from fednag.show.trackers import write_mlflow as write
 
     views, failed = read_runs(runs)
     written = write(views, uri)

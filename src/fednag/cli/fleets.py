@@ -35,9 +35,8 @@ def time_fleets(
 
     from rich.table import Table
 
-    from fednag.devices.files import read_fleet
+    from fednag.devices.files import copy_fleet, read_fleet, shipped
     from fednag.devices.fleet import load_fleet
-    from fednag.devices.shipped import copy_fleet, shipped
     from fednag.show.terminal import paths
 
     terminal = console()

@@ -13,7 +13,7 @@ from fednag.cli.options import Json
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
-    from fednag.show.watch.follow import Follower
+    from fednag.show.watch import Follower
 
 
 def watch(
@@ -28,7 +28,7 @@ def watch(
 
     Example: fednag watch runs --web
     """
-    from fednag.show.watch.follow import Follower
+    from fednag.show.watch import Follower
 
     if web and (once or json):
         raise FednagError("--web: it goes on; leave out --once and --json")
@@ -51,7 +51,7 @@ def watch(
 
 
 def _once(follower: Follower, json: bool) -> None:
-    from fednag.show.watch.screen import as_data, screen
+    from fednag.show.watch import as_data, screen
 
     look = follower.look()
     if json:
@@ -64,7 +64,7 @@ def _once(follower: Follower, json: bool) -> None:
 def _screen(follower: Follower, interval: float) -> None:
     from rich.live import Live
 
-    from fednag.show.watch.screen import screen
+    from fednag.show.watch import screen
 
     terminal = console()
     root = str(follower.root)
@@ -80,7 +80,7 @@ def _screen(follower: Follower, interval: float) -> None:
 
 
 def _lines(follower: Follower, interval: float) -> None:
-    from fednag.show.watch.screen import plain_line
+    from fednag.show.watch import plain_line
 
     said: dict[object, str] = {}
     tag = None
@@ -96,7 +96,7 @@ def _lines(follower: Follower, interval: float) -> None:
 
 
 def _serve(follower: Follower, port: int) -> None:
-    from fednag.show.watch.serve import Server
+    from fednag.show.serve import Server
 
     with Server(follower, port) as server:
         print(f"watching {follower.root} at {server.address} (Ctrl-C leaves)", flush=True)

@@ -155,7 +155,8 @@ def paper_verdict(
 
     Example: fednag paper verdict --out docs/paper --scale laptop
     """
-    from fednag.paper.figure import SCALES, read_figures
+    from fednag.paper import SCALES
+    from fednag.paper.figure import read_figures
     from fednag.paper.jobs import gather_all
     from fednag.paper.page import read_page, refresh
     from fednag.show.terminal import paths
@@ -206,7 +207,7 @@ def _has(out: Path, scale: str) -> bool:
 
 def _known(scale: str) -> None:
     from fednag.config.messages import nearest
-    from fednag.paper.figure import SCALES
+    from fednag.paper import SCALES
 
     if scale not in SCALES:
         hint = nearest(scale, SCALES)
@@ -265,10 +266,8 @@ def _run(
 
 def _draw(figures: Iterable[Figure], scale: str, place: Path) -> list[Path]:
     from fednag.paper.page import records_of
-    from fednag.paper.panels import panels
-    from fednag.show.charts import save
-    from fednag.show.paper import paper_chart
-    from fednag.show.png import squeeze
+    from fednag.paper.panels import panels, paper_chart
+    from fednag.show.charts import save, squeeze
 
     written = []
     for figure in figures:

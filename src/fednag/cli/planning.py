@@ -153,7 +153,7 @@ def _report(advice: Advice) -> dict[str, Any]:
 def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
     from rich.table import Table
 
-    from fednag.devices.durations import duration
+    from fednag.devices.times import duration
     from fednag.show.terminal import notes, paths
 
     terminal, best, fleet = console(), advice.best, advice.fleet
@@ -191,8 +191,7 @@ def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
 
 def _write(advice: Advice, report: dict[str, Any], folder: Path) -> list[Path]:
     from fednag.core.files import write_atomically
-    from fednag.show.charts import save
-    from fednag.show.clock import plan_chart
+    from fednag.show.charts import plan_chart, save
 
     best, fleet = advice.best, advice.fleet
     written: list[Path] = []

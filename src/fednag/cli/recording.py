@@ -36,8 +36,14 @@ def time_record(
 
     Example: fednag time record examples/digits.toml --device my-laptop --out my-fleet
     """
-    from fednag.clock.measuring import aggregation_samples, iteration_samples, reference
-    from fednag.clock.recording import add_device, check_name, link_samples
+    from fednag.clock.recording import (
+        add_device,
+        aggregation_samples,
+        check_name,
+        iteration_samples,
+        link_samples,
+        reference,
+    )
     from fednag.config import override, parse, read
     from fednag.devices.transfers import Peer
     from fednag.runs.build import Builder

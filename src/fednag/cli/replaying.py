@@ -16,11 +16,10 @@ def replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list[
     """(the runs, their records with seconds on the fleet's clock; where the time goes)."""
     import numpy as np
 
-    from fednag.clock.runs import timed_run
-    from fednag.clock.summary import replay_runs, where_time_goes
+    from fednag.clock.runs import replay_runs, timed_run, where_time_goes
     from fednag.devices.fleet import load_fleet
     from fednag.runs.labels import distinguished
-    from fednag.show.timing import time_table
+    from fednag.show.document import time_table
 
     where = load_fleet(fleet)
     kept, _ = distinguished(views)

@@ -31,7 +31,7 @@ def show(
     from fednag.runs.labels import distinguished
     from fednag.runs.statistics import ranked
     from fednag.runs.targets import given_target, settled
-    from fednag.show.summary import caveats
+    from fednag.show.document import caveats
     from fednag.show.tables import as_data
     from fednag.show.terminal import notes, ranking
 
@@ -82,10 +82,7 @@ def report(
     Example: fednag report runs/digits -o report.html
     """
     from fednag.runs.targets import given_target, settled
-    from fednag.show.document import document
-    from fednag.show.overlay import bounds
-    from fednag.show.page import write_page
-    from fednag.show.timing import recorded_times
+    from fednag.show.document import bounds, document, recorded_times, write_page
 
     asked = given_target(target, loss)
     if out.is_dir():

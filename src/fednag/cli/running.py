@@ -58,8 +58,7 @@ def report(
     from fednag.runs.interrupts import Interrupted, Watch
     from fednag.runs.statistics import ranked
     from fednag.show.charts import PICTURES, curves_chart, save
-    from fednag.show.document import document
-    from fednag.show.page import write_page
+    from fednag.show.document import document, write_page
     from fednag.show.tables import as_data
     from fednag.show.terminal import RunsProgress, notes, paths, ranking
 

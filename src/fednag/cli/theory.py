@@ -55,11 +55,10 @@ def theory_check(
     from rich.table import Table
 
     from fednag.core.files import write_atomically
-    from fednag.show.bounds import Panel, bounds_chart
-    from fednag.show.charts import save
+    from fednag.show.charts import Bounds as Panel
+    from fednag.show.charts import bounds_chart, save
     from fednag.show.terminal import notes, paths
-    from fednag.theory.check import verdicts
-    from fednag.theory.figures import gap_rows, interval_rows, loss_rows
+    from fednag.theory.check import gap_rows, interval_rows, loss_rows, verdicts
     from fednag.theory.trajectory import centralised_gap
 
     seen = observe(experiment, set_, out)
@@ -125,8 +124,8 @@ def theory_compare(
     """
     from rich.table import Table
 
-    from fednag.show.bounds import Panel, bounds_chart
-    from fednag.show.charts import save
+    from fednag.show.charts import Bounds as Panel
+    from fednag.show.charts import bounds_chart, save
     from fednag.show.terminal import notes, paths
     from fednag.theory import theorem4_conditions
     from fednag.theory.bounds import KINDS

@@ -23,8 +23,7 @@ from fednag.cli.timetables import parts_table, reductions_table, times_table
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
-    from fednag.clock.runs import TimedRun
-    from fednag.clock.summary import Part, Row, Timed
+    from fednag.clock.runs import Part, Row, Timed, TimedRun
     from fednag.devices.fleet import Fleet
     from fednag.devices.workload import Workload
     from fednag.runs.targets import Target
@@ -80,8 +79,7 @@ def time_replay(
 
     Example: fednag time runs/digits --fleet paper-edge --target 0.9
     """
-    from fednag.clock.runs import common_target
-    from fednag.clock.summary import replay_runs, times_to_target, where_time_goes
+    from fednag.clock.runs import common_target, replay_runs, times_to_target, where_time_goes
     from fednag.devices.executor import notes_on
     from fednag.devices.fleet import load_fleet
     from fednag.runs.folder import find_runs
@@ -158,7 +156,7 @@ def _read(folders: list[Any], flops: float | None, failed: list[str]) -> list[Ti
 
 def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
     """What a reader of the times must know."""
-    from fednag.devices.durations import duration
+    from fednag.devices.times import duration
 
     notes = []
     loads = {run.label: run.workload for run in runs}
@@ -231,10 +229,9 @@ def _write(
     fleet: Fleet,
     target: Target,
 ) -> list[Path]:
-    from fednag.clock.summary import KEYS, curve_rows
+    from fednag.clock.runs import KEYS, curve_rows
     from fednag.core.files import write_atomically
-    from fednag.show.charts import save
-    from fednag.show.clock import time_chart
+    from fednag.show.charts import save, time_chart
 
     shares = [
         {"method": p.label, "device": p.device, "part": key, "seconds": getattr(p, key), "order": i}

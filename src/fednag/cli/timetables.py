@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fednag.clock.summary import Part, Row
+    from fednag.clock.runs import Part, Row
     from fednag.devices.fleet import Fleet
 
 
 def times_table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Any:
     from rich.table import Table
 
-    from fednag.devices.durations import duration
+    from fednag.devices.times import duration
 
     times = "once" if replays == 1 else f"{replays} times"
     table = Table(title=f"time to {words} on {fleet.title}, replayed {times}", title_justify="left")
@@ -45,7 +45,7 @@ def times_table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Any:
 
 
 def time_text(seconds: float | None, deviation: float | None) -> str:
-    from fednag.devices.durations import duration
+    from fednag.devices.times import duration
 
     return "-" if seconds is None else duration(seconds, deviation)
 
@@ -77,8 +77,8 @@ def _part(saved: float | None) -> str:
 def parts_table(parts: list[Part]) -> Any:
     from rich.table import Table
 
-    from fednag.clock.summary import KEYS
-    from fednag.devices.durations import duration
+    from fednag.clock.runs import KEYS
+    from fednag.devices.times import duration
 
     table = Table(title="where the time of an average round goes", title_justify="left")
     table.add_column("method", no_wrap=True)

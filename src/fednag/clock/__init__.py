@@ -9,14 +9,22 @@ records are replayed on it, after the fact; a deadline may leave late workers ou
 0.09
 """
 
-from fednag.clock.runs import TimedRun, common_target, read_run, timed_run
-from fednag.clock.summary import Part, Row, Timed, replay_runs, times_to_target, where_time_goes
-from fednag.devices.availability import Availability
+from fednag.clock.runs import (
+    Part,
+    Row,
+    Timed,
+    TimedRun,
+    common_target,
+    read_run,
+    replay_runs,
+    timed_run,
+    times_to_target,
+    where_time_goes,
+)
+from fednag.devices.files import Sample, copy_fleet, read_samples, shipped, write_samples
 from fednag.devices.fleet import Aggregation, Compute, Device, Fleet, load_fleet
 from fednag.devices.replay import Clock, Played, Replay, replay
-from fednag.devices.samples import Sample, read_samples, write_samples
-from fednag.devices.shipped import copy_fleet, shipped
-from fednag.devices.times import Bootstrap, Lognormal, Recorded, Times, Transfer
+from fednag.devices.times import Availability, Bootstrap, Lognormal, Recorded, Times, Transfer
 from fednag.devices.workload import Exchange, Stage, Workload
 from fednag.runs.labels import distinguished
 

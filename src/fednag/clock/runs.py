@@ -1,24 +1,31 @@
-"""What runs asked of their devices, for the clock."""
+"""What runs asked of their devices, replayed: time to a target, reductions, where time goes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participants, read
 from fednag.config.sections import is_own
+from fednag.devices.fleet import Fleet
+from fednag.devices.replay import Replay, replay
 from fednag.devices.workload import Stage, Workload, from_facts, stages_of
 from fednag.errors import FednagError
 from fednag.problems.flops import named_flops
 from fednag.runs.folder import RunFolder
-from fednag.runs.targets import Target
+from fednag.runs.statistics import Spread, arrivals, average
+from fednag.runs.targets import Target, given_target
 from fednag.runs.targets import common_target as shared
 from fednag.runs.view import RunView
+
+GRID = 120  # points of a curve over time
+KEYS = ("compute", "down", "up", "waiting")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -137,4 +144,204 @@ def common_target(runs: Sequence[RunView]) -> Target:
     found = shared(runs)
     if found is None:
         raise FednagError("--target: there is none that every run has reached; give it, or --loss")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """A run and its replays."""
+
+    run: TimedRun
+    replays: list[Replay]
+
+    def times_to(self, target: Target) -> list[float]:
+        """Seconds to the target, one a replay; none if the run never reached it."""
+        record = target.first(self.run.records)
+        return [] if record is None else [float(r.ends[record.round]) for r in self.replays]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's time to a target."""
+
+    label: str
+    runs: int
+    reached: int
+    seconds: float | None  # mean over seeds and replays; None unless every run reached it
+    deviation: float | None
+    iterations: float | None  # mean over the runs that reached it
+    rounds: float | None
+    best: float | None  # of what the target is about, the best value of the worst run
+    per_round: float  # seconds
+    down: int  # bytes one worker gets in a round
+    up: int
+
+    def less_than(self, rival: Row) -> float | None:
+        """The part of the rival's time that is saved; negative where it is faster."""
+        if self.seconds is None or not rival.seconds:
+            return None
+        return 1 - self.seconds / rival.seconds
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a device's time goes in an average round, in seconds."""
+
+    label: str
+    device: str
+    compute: float
+    down: float
+    up: float
+    waiting: float
+
+
+def replay_runs(
+    runs: Sequence[TimedRun],
+    fleet: Fleet,
+    replays: int = 20,
+    seed: int = 0,
+    advance: Callable[[], None] = lambda: None,
+) -> list[Timed]:
+    """Each run on the fleet, ``replays`` times; a run trained under a clock as it was, once.
+
+    Methods share their delays (seed, round and worker decide them), so differences are theirs.
+
+    >>> import fednag
+    >>> from fednag.clock import load_fleet, replay_runs, timed_run
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
+    >>> timed = replay_runs(runs, load_fleet("lan"), replays=2)
+    >>> [(one.run.label, len(one.replays)) for one in timed]
+    [('fednag', 2), ('fedavg', 2)]
+    """
+    found = []
+    for run in runs:
+        section = run.experiment.clock
+        if section.fleet is not None:
+            if section.digest != fleet.digest:
+                raise FednagError(
+                    f"{run.folder}: who missed which round of it was decided on the fleet "
+                    f"{section.fleet}; replay it on that one, or train it anew"
+                )
+            played = [
+                replay(fleet, run.workload, run.rounds, run.seed, section.deadline, leave_out=True)
+            ]
+        else:
+            count = replays if fleet.varies else 1
+            played = []
+            for number in range(count):
+                played.append(replay(fleet, run.workload, run.rounds, seed + number))
+                advance()
+        found.append(Timed(run, played))
+    return found
+
+
+def times_to_target(
+    timed: Sequence[Timed],
+    accuracy: float | None = None,
+    loss: float | None = None,
+    target: Target | None = None,
+) -> list[Row]:
+    """A row a method, fastest first; those that did not reach the target last.
+
+    The target is an accuracy, a loss, or for any other measure a ``fednag.runs.targets.Target``.
+
+    >>> import fednag
+    >>> from fednag.clock import load_fleet, replay_runs, timed_run, times_to_target
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
+    >>> rows = times_to_target(replay_runs(runs, load_fleet("lan"), replays=2), accuracy=0.05)
+    >>> rows[0].seconds <= rows[1].seconds, rows[0].reached
+    (True, 1)
+    """
+    target = target or given_target(accuracy, loss)
+    if target is None:
+        raise FednagError("--target, --loss: give one of them")
+    labels = list(dict.fromkeys(one.run.label for one in timed))
+    found = [
+        _row(label, [one for one in timed if one.run.label == label], target) for label in labels
+    ]
+    way = -1 if target.better == "higher" else 1
+
+    def order(row: Row) -> tuple[bool, float]:
+        return row.seconds is None, row.seconds or way * (row.best or 0)
+
+    return sorted(found, key=order)
+
+
+def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
+    reached = arrivals([one.run for one in group], target)
+    times = Spread.of(second for one in group for second in one.times_to(target))
+    whole = times if len(reached) == len(group) else None
+    workload = group[0].run.workload
+    best = [target.best(one.run.values(target.measure)) for one in group]
+    return Row(
+        label=label,
+        runs=len(group),
+        reached=len(reached),
+        seconds=whole.mean if whole else None,
+        deviation=whole.deviation if whole else None,
+        iterations=average(r.iteration for r in reached) if reached else None,
+        rounds=average(r.round for r in reached) if reached else None,
+        # The best value of the run that has come least far.
+        best=target.worst([value for value in best if value is not None]),
+        per_round=average(float(r.ends[-1]) / r.rounds for one in group for r in one.replays),
+        down=workload.down,
+        up=workload.up,
+    )
+
+
+def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> list[Part]:
+    """Where time goes: a row a method and device; of more than ``most`` workers, a row a kind.
+
+    >>> import fednag
+    >>> from fednag.clock import load_fleet, replay_runs, timed_run, where_time_goes
+    >>> done = fednag.compare(["fednag", "fedavg"], model="logistic", tau=5, iterations=10)
+    >>> runs = [timed_run(view) for view in done.views]
+    >>> fleet = load_fleet("lan")
+    >>> part = where_time_goes(replay_runs(runs, fleet, replays=2), fleet)[0]
+    >>> part.label, part.device, part.compute > 0, part.waiting >= 0
+    ('fednag', '0 desktop-1', True, True)
+    """
+    found = []
+    many = max(one.run.workload.workers for one in timed) > most
+    for label in dict.fromkeys(one.run.label for one in timed):
+        shares: dict[str, list[list[float]]] = {}
+        for one in (one for one in timed if one.run.label == label):
+            for played in one.replays:
+                table = np.column_stack([played.busy, played.waiting]) / max(1, played.rounds)
+                for worker, seconds in enumerate(table.tolist()):
+                    device = fleet.device(worker)
+                    name = f"{device.kind} (mean)" if many else f"{worker} {device.name}"
+                    shares.setdefault(name, []).append(seconds)
+        for name, listed in shares.items():
+            found.append(Part(label, name, *np.mean(listed, axis=0).tolist()))
+    return found
+
+
+def curve_rows(timed: Sequence[Timed], measure: str = "accuracy") -> list[dict[str, Any]]:
+    """Points (method, seconds, mean, low, high) of a measure over time.
+
+    The band is one deviation over seeds and replays; a run that is over keeps its last value.
+    """
+    found = []
+    for label in dict.fromkeys(one.run.label for one in timed):
+        group = [one for one in timed if one.run.label == label]
+        lines = []
+        for one in group:
+            known = [(r, r.measured(measure)) for r in one.run.records]
+            points = [record for record, value in known if value is not None]
+            if points:
+                values = [value for _, value in known if value is not None]
+                lines += [(r.ends[[p.round for p in points]], values) for r in one.replays]
+        if not lines:
+            continue
+        grid = np.linspace(0, max(float(times[-1]) for times, _ in lines), GRID)
+        table = np.array([np.interp(grid, times, values) for times, values in lines])
+        for seconds, values in zip(grid.tolist(), table.T.tolist(), strict=True):
+            spread = Spread.of(values)
+            assert spread is not None
+            low, high = spread.band or (spread.mean, spread.mean)
+            point = {"method": label, "seconds": seconds, measure: spread.mean}
+            found.append({**point, "low": low, "high": high})
     return found

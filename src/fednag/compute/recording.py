@@ -95,7 +95,6 @@ class Traced:
         return found
 
     def has(self, *tensors: Tensor) -> bool:
-        """Whether tensors of these kinds were recorded."""
         return _kinds(tensors) in self._recordings
 
     def __len__(self) -> int:
@@ -164,11 +163,7 @@ class Staying(TorchFunctionMode):
     """Refuses whatever takes values out of torch."""
 
     def __torch_function__(
-        self,
-        function: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(function, "__name__", "")
         if name in LEAVING:
@@ -176,12 +171,24 @@ class Staying(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down every operation that is done while it is active."""
+class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Hands every operation that is done while it is active to ``saw``, which is to do it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # torch would import its whole compiler to leave this class alone
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.saw(function, args, kwargs or {})
+
+    def saw(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class Recorder(Dispatch):
+    """Writes down every operation."""
 
     def __init__(self, inputs: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -196,14 +203,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for number, tensor in enumerate(inputs):
             self._bind(tensor, self._source(self._graph.placeholder(f"input_{number}"), tensor))
 
-    def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def saw(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function in FASTER:
             with self:
                 found = FASTER[function](*args, **kwargs)
@@ -222,9 +222,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for memory in {_memory(tensor) for tensor in written}:
             self._writes.setdefault(memory, []).append(node.meta["time"])
         if isinstance(found, Tensor):
-            self._describe(node, [found])
-            node.meta["like"] = found.shape, found.dtype
-            self._bind(found, node)
+            self._bind(found, self._source(node, found))
         elif found is not None:
             parts = [part for part in found if isinstance(part, Tensor)]
             self._describe(node, parts)
@@ -232,9 +230,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(part, Tensor):
                     piece = self._graph.call_function(operator.getitem, (node, number))
                     piece.meta["time"] = self._time
-                    self._describe(piece, [part])
-                    piece.meta["like"] = part.shape, part.dtype
-                    self._bind(part, piece)
+                    self._bind(part, self._source(piece, part))
         return found
 
     def finished(self, found: Tensor | Sequence[Tensor]) -> GraphModule:
@@ -324,7 +320,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node.meta["was fresh"] = True
 
     def _is_quiet(self, node: Node) -> bool:
-        """Whether nothing is ever written to the node's memory."""
         return not any(memory in self._writes for memory in node.meta.get("memory", ()))
 
     def _is_written(self, node: Node, after: Node, before: Node) -> bool:
@@ -377,7 +372,6 @@ def _refuse(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
 
 
 def draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operation draws random numbers."""
     if torch.Tag.nondeterministic_seeded not in function.tags:
         return False
     place = DROPOUTS.get(function)
@@ -387,7 +381,6 @@ def draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def writes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """The tensors an operation writes to."""
     for place, argument in enumerate(function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[place] if place < len(args) else kwargs.get(argument.name)

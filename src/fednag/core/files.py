@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from fednag.errors import FednagError
+
+
+@contextmanager
+def os_errors(what: str, remedy: str) -> Iterator[None]:
+    """What the system refuses inside, as a sentence: ``what`` cannot be done, and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise FednagError(f"{what} ({error.strerror or error}); {remedy}") from error
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,9 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fednag.data.csv_checks import check_cells, is_number
-from fednag.data.dataset import Dataset
-from fednag.data.given import BYTES, remark_on_classes, shared
+from fednag.data.dataset import BYTES, Dataset, remark_on_classes, shared
 from fednag.errors import FednagError
 
 SHARE = 0.2  # of the rows are kept for testing, unless told otherwise
@@ -23,6 +22,9 @@ HELD_OUT = 5  # the stream of this draw
 ENDINGS = (".csv", ".npz")
 
 Array = NDArray[np.generic]
+# What programs write where there is nothing, whatever its case.
+MISSING = {"", "na", "n/a", "null", "none", "?", "-", "nan", "+nan", "-nan"}
+LARGEST = float(np.finfo(np.float32).max)  # features are kept in single precision
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,13 @@ def read_table(source: Source) -> Dataset:
     Test rows come from ``test_path``, or from the file itself: a share of each class, drawn with
     the seed.
     """
-    rows = _read(source, source.path)
+    rows = _told(_raw(source, source.path), source, source.path)
     is_class = _is_class(rows)
-    test = _read(source, source.test_path) if source.test_path else _within(source)
+    test = None
+    if source.test_path:
+        test = _told(_raw(source, source.test_path), source, source.test_path)
+    elif source.path.suffix == ".npz" and "test_x" in _npz(source.path):
+        test = _told(_arrays(source.path, "test_"), source, source.path)
     if test is None:
         rows, test = _parted(rows, is_class, source)
     if test.names != rows.names or test.x.shape[1:] != rows.x.shape[1:]:
@@ -107,10 +113,6 @@ def _is_word(rows: _Rows) -> bool:
     return rows.y.dtype.kind == "U"
 
 
-def _read(source: Source, path: Path) -> _Rows:
-    return _told(_raw(source, path), source, path)
-
-
 def _told(rows: _Rows, source: Source, path: Path) -> _Rows:
     """The rows with targets of the kind that the task asks for, or else the loss."""
     y = rows.y
@@ -155,13 +157,6 @@ def _raw(source: Source, path: Path) -> _Rows:
     if path.suffix != ".csv":
         raise FednagError(f"{path}: is neither .csv nor .npz; save it as one of them")
     return _columns(path, source.target, source.owner)
-
-
-def _within(source: Source) -> _Rows | None:
-    """The test rows an NPZ brings along."""
-    if source.path.suffix != ".npz" or "test_x" not in _npz(source.path):
-        return None
-    return _told(_arrays(source.path, "test_"), source, source.path)
 
 
 def _npz(path: Path) -> dict[str, Array]:
@@ -281,3 +276,55 @@ def _targets(y: Array) -> Tensor:
 
 def _unreadable(path: Path, error: OSError) -> FednagError:
     return FednagError(f"data.path: {path} cannot be read ({error.strerror}); check the path")
+
+
+def check_cells(
+    path: Path,
+    table: Mapping[str, Sequence[str]],
+    lines: Sequence[int],
+    features: Sequence[str],
+    target: str,
+) -> None:
+    """Raise a sentence on cells that cannot be trained on; ``lines`` are those of the file."""
+    words = any(not is_missing(text) and not is_number(text) for text in table[target])
+    empty: dict[int, str] = {}
+    wrong: dict[int, str] = {}
+    for name in (*features, target):
+        for row, text in enumerate(table[name]):
+            if is_missing(text):
+                empty.setdefault(row, name)
+            elif not (words and name == target) and not (
+                is_number(text) and abs(float(text)) <= LARGEST
+            ):
+                wrong.setdefault(row, name)
+    if wrong:
+        row = min(wrong)
+        name = wrong[row]
+        raise FednagError(
+            f"{path}: column {name!r} holds {table[name][row][:40]!r} in line {lines[row]}, where "
+            "a finite number should be; turn it into numbers or leave the column out"
+        )
+    if empty:
+        row = min(empty)
+        name = empty[row]
+        said = f"{table[name][row]!r}" if table[name][row] else "nothing"
+        lack = f"{len(empty)} rows lack a value" if len(empty) > 1 else "one row lacks a value"
+        first = "the first is" if len(empty) > 1 else "it is"
+        # A class may bear such a name in earnest, and only its owner can tell.
+        rename = ", or rename the class if it is one" if words and name == target else ""
+        raise FednagError(
+            f"{path}: {lack}: {first} line {lines[row]}, where column {name!r} holds {said}; drop "
+            f"or fill them{rename}"
+        )
+
+
+def is_missing(text: str) -> bool:
+    return text.strip().lower() in MISSING
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,11 +1,15 @@
-"""Fleet files: what may stand in them, checked field by field."""
+"""Fleet files and their samples (``who,what,bytes,seconds``), all checked; the shipped fleets."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,16 +17,179 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fednag.config import read
-from fednag.config.messages import explain, nearest, plain
+from fednag.config.messages import cut, explain, nearest, plain
 from fednag.config.sections import STRICT
-from fednag.core.files import write_atomically
-from fednag.devices.samples import AGGREGATOR, Samples, read_samples, write_samples
-from fednag.devices.shipped import locate, shipped
+from fednag.core.files import os_errors, write_atomically
 from fednag.devices.times import Sampling
 from fednag.errors import FednagError
 
+COLUMNS = ("who", "what", "bytes", "seconds")
+AGGREGATOR = "aggregator"
+KINDS = ("iteration", "down", "up")  # what a device is sampled for
+AGGREGATION = "aggregation"
+LARGEST = 1 << 30  # bytes of a file of samples; more is not one
 FORMAT = 1
 SAMPLES_FILE = "samples.csv"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measurement; an iteration has no bytes.
+
+    >>> from fednag.clock import Sample
+    >>> Sample("my-laptop", "up", size=333864, seconds=0.0871).seconds
+    0.0871
+    """
+
+    who: str
+    what: str
+    size: int | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All samples of a fleet, by who and what."""
+
+    source: str = ""
+    taken: Mapping[tuple[str, str], tuple[Sample, ...]] = field(default_factory=dict)
+
+    def of(self, who: str, what: str) -> tuple[Sample, ...]:
+        return self.taken.get((who, what), ())
+
+    def all(self) -> list[Sample]:
+        return [sample for group in self.taken.values() for sample in group]
+
+
+def gather(samples: Iterable[Sample], source: str = "") -> Samples:
+    groups: dict[tuple[str, str], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault((sample.who, sample.what), []).append(sample)
+    return Samples(source, {key: tuple(group) for key, group in groups.items()})
+
+
+def read_samples(path: Path, devices: Iterable[str]) -> Samples:
+    """The samples in a file; ``devices`` are those its lines may speak of.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from fednag.clock import read_samples
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "samples.csv")
+    ...     _ = path.write_text("who,what,bytes,seconds\\nlaptop,up,1000,0.25\\n")
+    ...     samples = read_samples(path, devices=["laptop"])
+    >>> samples.of("laptop", "up")
+    (Sample(who='laptop', what='up', size=1000, seconds=0.25),)
+    """
+    try:
+        if path.stat().st_size > LARGEST:
+            raise FednagError(f"{path}: is larger than 1 GiB; give a file of samples")
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise FednagError(
+            f"{path}: cannot be read ({error.strerror}); check `samples` in the fleet file"
+        ) from error
+    except ValueError as error:
+        raise FednagError(f"{path}: is not text in UTF-8; give a CSV file") from error
+    return parse_samples(text, str(path), devices)
+
+
+def parse_samples(text: str, source: str, devices: Iterable[str]) -> Samples:
+    lines = csv.reader(io.StringIO(text), strict=True)
+    known = list(devices)
+    found = []
+    try:
+        heading = [name.strip() for name in next(lines, [])]
+        if not heading:
+            raise FednagError(f"{source}: is empty; its first line is {','.join(COLUMNS)}")
+        for name in heading:
+            if name not in COLUMNS:
+                raise FednagError(
+                    f"{source}: line 1: no column {cut(name)}{nearest(name, COLUMNS)}; the columns "
+                    f"are {','.join(COLUMNS)}"
+                )
+        missing = [name for name in COLUMNS if name not in heading]
+        if missing or len(heading) != len(COLUMNS):
+            what = f"{missing[0]} is missing" if missing else "one is there twice"
+            raise FednagError(f"{source}: line 1: {what}; the columns are {','.join(COLUMNS)}")
+        for cells in lines:
+            if any(cell.strip() for cell in cells):
+                where = f"{source}: line {lines.line_num}"
+                found.append(_sample(where, heading, cells, known))
+    except csv.Error as error:
+        raise FednagError(f"{source}: line {lines.line_num}: is not CSV ({error})") from error
+    if not found:
+        raise FednagError(f"{source}: has no samples; put a line for each below the first")
+    return gather(found, source)
+
+
+def _sample(where: str, heading: list[str], cells: list[str], known: list[str]) -> Sample:
+    if len(cells) != len(heading):
+        raise FednagError(
+            f"{where}: has {len(cells)} cells, not {len(heading)}; write {','.join(COLUMNS)}"
+        )
+    row = {name: cell.strip() for name, cell in zip(heading, cells, strict=True)}
+    who, what = row["who"], row["what"]
+    if who == AGGREGATOR:
+        allowed: tuple[str, ...] = (AGGREGATION,)
+    elif who in known:
+        allowed = KINDS
+    else:
+        raise FednagError(
+            f"{where}: who: no device {cut(who)} in the fleet file"
+            f"{nearest(who, [*known, AGGREGATOR])}; there are {', '.join([*known, AGGREGATOR])}"
+        )
+    if what not in allowed:
+        raise FednagError(
+            f"{where}: what: {cut(what)} is not sampled for {who}{nearest(what, allowed)}; "
+            f"use {', '.join(allowed)}"
+        )
+    return Sample(who, what, _bytes(where, what, row["bytes"]), _seconds(where, row["seconds"]))
+
+
+def _bytes(where: str, what: str, text: str) -> int | None:
+    if not text and what in ("iteration", AGGREGATION):
+        return None
+    if what == "iteration":
+        raise FednagError(f"{where}: bytes: an iteration has none; leave the cell empty")
+    if text.isascii() and text.isdecimal() and 0 < int(text[:20]) <= 2**50:
+        return int(text)
+    raise FednagError(f"{where}: bytes: {cut(text)} is not allowed; write a whole number above 0")
+
+
+def _seconds(where: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not (isfinite(seconds) and seconds > 0):
+        raise FednagError(f"{where}: seconds: {cut(text)} is not allowed; write a number above 0")
+    return seconds
+
+
+def write_samples(path: Path, samples: Iterable[Sample]) -> None:
+    """What ``read_samples`` reads, digit for digit.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from fednag.clock import Sample, write_samples
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "samples.csv")
+    ...     write_samples(path, [Sample("laptop", "up", 1000, 0.25)])
+    ...     path.read_text().splitlines()
+    ['who,what,bytes,seconds', 'laptop,up,1000,0.25']
+    """
+    write_atomically(path, render(samples))
+
+
+def render(samples: Iterable[Sample]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for s in samples:
+        writer.writerow([s.who, s.what, "" if s.size is None else s.size, repr(s.seconds)])
+    return text.getvalue()
+
 
 # Beyond these, a slip of the hand: a year for an iteration, a century for an interval.
 Duration = Annotated[float, Field(gt=0, le=3e7)]
@@ -83,11 +250,9 @@ class Device(Table):
                 raise ValueError(f"{key}: goes only with available; leave it out")
         if self.stagger is not None and self.period is None:
             raise ValueError("stagger: goes only with period; leave it out")
-        if self.available is not None:
-            self._check_intervals(self.available)
-        return self
-
-    def _check_intervals(self, intervals: tuple[tuple[float, float], ...]) -> None:
+        intervals = self.available
+        if intervals is None:
+            return self
         if not intervals:
             raise ValueError("available: is empty; give intervals, e.g. [[0, 60]], or leave it out")
         for start, end in intervals:
@@ -104,6 +269,7 @@ class Device(Table):
                 f"available: ends at {intervals[-1][1]:g}, after the period of {self.period:g}; "
                 "raise period"
             )
+        return self
 
 
 class Aggregator(Table):
@@ -246,26 +412,65 @@ def _check(model: type[Checked], table: Mapping[str, Any], source: str, where: s
         raise FednagError(prefix + explain(error, model)) from None
 
 
-def link_of(table: Mapping[str, Any]) -> Link:
-    return Link.model_validate(dict(table))
-
-
-def reference_of(table: Mapping[str, Any]) -> Reference:
-    return Reference.model_validate(dict(table))
-
-
 def write_fleet(folder: Path, raw: Mapping[str, Any], samples: Samples) -> Path:
     """``fleet.toml`` and ``samples.csv``, checked first: what cannot be read is not written."""
     path = folder / "fleet.toml"
     tables = {**raw, "samples": SAMPLES_FILE} if samples.taken else dict(raw)
-    try:
+    with os_errors(f"{folder}: cannot be written", "choose another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         if samples.taken:
             write_samples(folder / SAMPLES_FILE, samples.all())
         write_atomically(path, tomli_w.dumps(tables))
-    except OSError as error:
-        raise FednagError(
-            f"{folder}: cannot be written ({error.strerror}); choose another folder"
-        ) from error
     read_fleet(path)
     return path
+
+
+def shipped() -> list[str]:
+    """The names of the fleets that come with fednag.
+
+    >>> from fednag.clock import shipped
+    >>> shipped()
+    ['lan', 'paper-edge', 'silos-wan', 'vehicles']
+    """
+    folder = files("fednag.devices") / "fleets"
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith("toml"))
+
+
+def locate(given: str | Path) -> Path:
+    """A fleet's file: a shipped fleet's name, a file, or a folder with ``fleet.toml`` in it."""
+    text = str(given)
+    if text in shipped():
+        return Path(str(files("fednag.devices") / "fleets" / f"{text}.toml"))
+    path = Path(given)
+    if path.is_dir():
+        path = path / "fleet.toml"
+    if not path.exists():
+        hint = nearest(text, shipped())
+        raise FednagError(
+            f"{plain(text)}: no such fleet{hint}; give a file, or one of {', '.join(shipped())}"
+        )
+    return path
+
+
+def copy_fleet(given: str, target: Path) -> Path:
+    """A shipped fleet's file, comments and all, to be edited.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from fednag.clock import copy_fleet, load_fleet
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     load_fleet(copy_fleet("lan", Path(folder, "mine.toml"))).name
+    'lan'
+    """
+    if given not in shipped():
+        raise FednagError(
+            f"{cut(given)}: no shipped fleet{nearest(given, shipped())}; "
+            f"there are {', '.join(shipped())}"
+        )
+    if target.exists():
+        raise FednagError(f"{target}: is there already; choose another name")
+    try:
+        write_atomically(target, locate(given).read_bytes())
+    except OSError as error:
+        raise FednagError(f"{target}: cannot be written ({error.strerror})") from error
+    return target

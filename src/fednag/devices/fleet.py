@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fednag.devices.availability import ALWAYS, Availability
-from fednag.devices.files import Description, link_of, read_fleet, reference_of
+from fednag.devices.files import AGGREGATION, AGGREGATOR, Description, Link, Reference, read_fleet
 from fednag.devices.files import Device as DeviceTable
-from fednag.devices.samples import AGGREGATION, AGGREGATOR
-from fednag.devices.times import STEADY, Lognormal, Times, Transfer, times_of
+from fednag.devices.times import ALWAYS, STEADY, Availability, Lognormal, Times, Transfer, times_of
 from fednag.errors import FednagError
 
 
@@ -144,7 +141,15 @@ def load_fleet(given: str | Path, sampling: str | None = None) -> Fleet:
 def build(found: Description, sampling: str | None = None) -> Fleet:
     """A checked description as a fleet to draw from."""
     sampling = sampling or found.head.sampling
-    devices = [device for table in found.devices for device in _devices(found, table, sampling)]
+    devices = []
+    for table in found.devices:
+        compute = _compute(found, table, sampling)
+        up, down = (_transfer(found, table, way, sampling) for way in ("up", "down"))
+        for number in range(table.count):
+            shift = number * (table.stagger or 0.0)
+            availability = Availability(table.available or (), table.period, shift)
+            name = table.name if table.count == 1 else f"{table.name}-{number + 1}"
+            devices.append(Device(name, table.name, compute, up, down, availability))
     return Fleet(
         name=found.head.name,
         source=found.source,
@@ -156,24 +161,13 @@ def build(found: Description, sampling: str | None = None) -> Fleet:
     )
 
 
-def _devices(found: Description, table: DeviceTable, sampling: str) -> Iterable[Device]:
-    compute = _compute(found, table, sampling)
-    up, down = (_transfer(found, table, way, sampling) for way in ("up", "down"))
-    for number in range(table.count):
-        availability = Availability(
-            table.available or (), table.period, number * (table.stagger or 0.0)
-        )
-        name = table.name if table.count == 1 else f"{table.name}-{number + 1}"
-        yield Device(name, table.name, compute, up, down, availability)
-
-
 def _compute(found: Description, table: DeviceTable, sampling: str) -> Compute:
     if table.gflops is not None:
         # Any number of operations serves as the reference: time is in proportion to them.
         stated = Lognormal(1.0, table.spread or 0.0)
         return Compute(stated, table.gflops * 1e9, f"{table.gflops:g} GFLOP/s", stated=True)
     assert table.reference is not None
-    of = reference_of(table.reference)
+    of = Reference.model_validate(table.reference)
     words = f"{of.model}{' on ' + of.data if of.data else ''}, batch {of.batch}"
     if table.iteration is not None:
         return Compute(Lognormal(table.iteration, table.spread or 0.0), of.flops, words)
@@ -184,7 +178,7 @@ def _compute(found: Description, table: DeviceTable, sampling: str) -> Compute:
 def _transfer(found: Description, table: DeviceTable, way: str, sampling: str) -> Transfer:
     stated = getattr(table, way)
     if stated is not None:
-        link = link_of(stated)
+        link = Link.model_validate(stated)
         factor = Lognormal(1.0, link.spread) if link.spread else STEADY
         return Transfer(link.latency, 8 / (link.mbit * 1e6), factor)
     samples = found.samples.of(table.name, way)
@@ -205,6 +199,3 @@ def _aggregation(found: Description, sampling: str) -> Aggregation | None:
     if not stated.seconds:
         return None
     return Aggregation(Lognormal(stated.seconds, stated.spread or 0.0))
-
-
-__all__ = ["Aggregation", "Compute", "Device", "Fleet", "load_fleet"]

@@ -1,13 +1,13 @@
-"""How long things take: seconds drawn from samples, or from a lognormal distribution.
+"""How long things take, drawn from samples or a distribution, and when a device can be reached.
 
 Nothing here keeps a generator: whoever draws brings one, keyed by what the draw is for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import exp, isfinite, log
+from math import exp, floor, inf, isfinite, log
 from typing import Literal, Protocol, get_args
 
 import numpy as np
@@ -19,6 +19,7 @@ Sampling = Literal["bootstrap", "recorded", "lognormal"]
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 
 Seconds = NDArray[np.float64]
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 class Times(Protocol):
@@ -65,7 +66,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Bootstrap:
+class Bootstrap(Recorded):
     """Samples drawn with replacement.
 
     >>> import numpy as np
@@ -75,15 +76,9 @@ class Bootstrap:
     [0.1, 0.3]
     """
 
-    samples: tuple[float, ...]
-
     @property
     def varies(self) -> bool:
         return len(set(self.samples)) > 1
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.samples))
 
     def draw(self, rng: np.random.Generator, count: int, start: int) -> Seconds:
         chosen = rng.integers(len(self.samples), size=count)
@@ -194,3 +189,91 @@ def _line(sizes: Seconds, seconds: Seconds) -> tuple[float, float]:
 def _best(ratios: Seconds) -> np.float64:
     """The number x that makes all of x * ratio as close to 1 as can be."""
     return np.float64((ratios.sum()) / (ratios**2).sum())
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Reachable from each ``start`` to each ``end``; with a ``period``, again after it.
+
+    ``shift`` moves everything to later, so that devices of one kind need not all leave at once.
+    No intervals: always reachable.
+
+    >>> from fednag.clock import Availability
+    >>> shifts = Availability(((0, 60),), period=100)  # on for 60 s of every 100
+    >>> shifts.is_on(70), shifts.next(70), shifts.after(50, 20)
+    (False, 100.0, 110.0)
+    """
+
+    intervals: tuple[tuple[float, float], ...] = ()
+    period: float | None = None
+    shift: float = 0.0
+
+    def is_on(self, moment: float) -> bool:
+        return self.next(moment) == moment
+
+    def next(self, moment: float) -> float:
+        """The first moment from ``moment`` on at which the device is reachable, or infinity."""
+        if not self.intervals:
+            return moment
+        for start, end in self._from(moment):
+            if end > moment:
+                return max(start, moment)
+        return inf
+
+    def after(self, moment: float, seconds: float) -> float:
+        """When ``seconds`` of reachable time will have passed since ``moment``, or infinity.
+
+        What is under way when the device leaves goes on when it is back.
+        """
+        if not self.intervals or not seconds:
+            return moment + seconds
+        left = seconds
+        if self.period is not None:
+            # Whole periods at once: each holds the same time, wherever it begins.
+            reachable = sum(end - start for start, end in self.intervals)
+            periods = max(0, floor(left / reachable) - 1)
+            moment, left = moment + periods * self.period, left - periods * reachable
+        for start, end in self._from(moment):
+            if end <= moment:
+                continue
+            begin = max(start, moment)
+            if begin + left <= end:
+                return begin + left
+            left -= end - begin
+        return inf
+
+    def _from(self, moment: float) -> Iterator[tuple[float, float]]:
+        """The intervals that end after ``moment``, in order, and perhaps a few before it."""
+        if self.period is None:
+            for start, end in self.intervals:
+                yield start + self.shift, end + self.shift
+            return
+        lap = floor((moment - self.shift) / self.period) - 1
+        while True:
+            offset = lap * self.period + self.shift
+            for start, end in self.intervals:
+                yield start + offset, end + offset
+            lap += 1
+
+
+ALWAYS = Availability()
+
+
+def duration(seconds: float, deviation: float | None = None, digits: int = 4) -> str:
+    """A time in s, ms or µs, perhaps with its deviation in the same unit.
+
+    >>> from fednag.devices.times import duration
+    >>> duration(71.4), duration(0.0421), duration(8.737e-06)
+    ('71.4 s', '42.1 ms', '8.737 µs')
+    >>> duration(70.2831, 7.7216)
+    '70.28 ± 7.72 s'
+    """
+    # What rounding would make a thousand of one unit is one of the next.
+    size, unit = next((u for u in UNITS if float(f"{abs(seconds):.3e}") >= u[0]), UNITS[-1])
+    if not seconds:
+        size, unit = UNITS[0]
+    if deviation is None:
+        number = seconds / size
+        whole = abs(number) >= 10**digits
+        return f"{number:,.0f} {unit}" if whole else f"{number:.{digits}g} {unit}"
+    return f"{seconds / size:,.2f} ± {deviation / size:,.2f} {unit}"

@@ -11,7 +11,6 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 
 from fednag.errors import FednagError
 
@@ -37,12 +36,7 @@ class Listener:
     def __enter__(self) -> Listener:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def serve(self, once: bool = False) -> None:
@@ -126,15 +120,10 @@ class Peer:
     def __enter__(self) -> Peer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._link.close()
         if self._own:
-            self._own.__exit__(kind, error, trace)
+            self._own.__exit__()
 
     def up(self, size: int) -> float:
         """Seconds to send ``size`` bytes and hear that they are there."""

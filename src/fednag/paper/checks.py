@@ -16,15 +16,43 @@ not reproduced when one is not, else undecided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from math import inf, isfinite
+from statistics import mean
+from typing import Literal
 
-from fednag.paper.figure import Check
-from fednag.paper.quantities import common_budget, first_loss, last_seen, measure
+from fednag.paper.figure import Check, Value
 from fednag.paper.records import FigureRecords, Kept
-from fednag.paper.regions import Region, Verdict, place
-from fednag.runs.statistics import FEW, Spread, average, text
+from fednag.runs.statistics import FEW, Spread, average, interval, text
+
+Verdict = Literal["reproduced", "not reproduced", "undecided", "not run"]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where the claim says a quantity lies."""
+
+    low: float = -inf
+    high: float = inf
+
+    def holds(self, low: float, high: float) -> Verdict:
+        if low > self.low and (high < self.high or self.high == inf):
+            return "reproduced"
+        if high < self.low or low > self.high:
+            return "not reproduced"
+        return "undecided"
+
+
+def located(values: Sequence[float], region: Region, margin: float) -> Verdict:
+    """Whether a quantity lies in a region: its interval over seeds, of few its mean ± margin."""
+    if all(isfinite(value) for value in values):
+        centre = average(values)
+        return region.holds(*(interval(values) or (centre - margin, centre + margin)))
+    # Something never came, or diverged: there is no mean, and all seeds must agree.
+    found = {region.holds(value, value) for value in values}
+    return found.pop() if len(found) == 1 else "undecided"
 
 
 @dataclass(frozen=True)
@@ -99,7 +127,7 @@ Runs = dict[str, dict[int, Kept]]
 def _part(words: str, values: Sequence[float], region: Region, margin: float) -> Part:
     if not values:
         return Part(words, "not run", 0)
-    verdict = place(values, region, margin)
+    verdict = located(values, region, margin)
     if not all(isfinite(value) for value in values):
         return Part(words, verdict, len(values))
     spread = Spread.of(values)
@@ -120,7 +148,20 @@ def _value(check: Check, runs: Runs, label: str, seed: int, at: float | None = N
     return measure(runs[label][seed], check.value, at, budget)
 
 
-def _margin(check: Check, numbers: Sequence[float]) -> float:
+def _pairs(
+    check: Check, runs: Runs, one: str, other: str, shared: Sequence[str] = ()
+) -> list[tuple[float, float]]:
+    """Both series' values on every seed that they share, or that all of ``shared`` do."""
+    seeds = _shared(runs, shared or [one, other])
+    return [(_value(check, runs, one, s), _value(check, runs, other, s)) for s in seeds]
+
+
+def _less(a: float, b: float) -> float:
+    """a - b; what never arrives is as far as what never arrives."""
+    return 0.0 if a == b else a - b
+
+
+def _margin(check: Check, numbers: Iterable[float]) -> float:
     if check.value.higher_is_better:
         return check.margin / 10
     finite = [abs(number) for number in numbers if isfinite(number)]
@@ -129,20 +170,15 @@ def _margin(check: Check, numbers: Sequence[float]) -> float:
 
 def _advantage(check: Check, runs: Runs, better: str, worse: str) -> Part:
     """By how much one series is better than another; two that never arrive are equal."""
-    words = f"{better} > {worse}"
     sign = 1 if check.value.higher_is_better else -1
-    gaps, sizes = [], []
     shared = check.series if check.value.equal_bytes else [better, worse]
-    for seed in _shared(runs, shared):
-        a, b = (_value(check, runs, label, seed) for label in (better, worse))
-        gaps.append(0.0 if a == b else sign * (a - b))
-        sizes += [a, b]
-    return _part(words, gaps, Region(low=0.0), _margin(check, sizes))
+    pairs = _pairs(check, runs, better, worse, shared)
+    gaps = [sign * _less(a, b) for a, b in pairs]
+    return _part(f"{better} > {worse}", gaps, Region(low=0.0), _margin(check, chain(*pairs)))
 
 
 def _order(check: Check, runs: Runs) -> list[Part]:
-    pairs = zip(check.series, check.series[1:], strict=False)
-    return [_advantage(check, runs, better, worse) for better, worse in pairs]
+    return [_advantage(check, runs, better, worse) for better, worse in pairwise(check.series)]
 
 
 def _best(check: Check, runs: Runs) -> list[Part]:
@@ -152,8 +188,6 @@ def _best(check: Check, runs: Runs) -> list[Part]:
 
 def _interior(check: Check, runs: Runs) -> list[Part]:
     """The best of a sweep is not at either end: it beats both ends."""
-    if any(not runs[label] for label in check.series):
-        return [Part("all of the sweep", "not run", 0)]
     seeds = _shared(runs, check.series)
     if not seeds:
         return [Part("all of the sweep", "not run", 0)]
@@ -185,13 +219,9 @@ def _difference(check: Check, runs: Runs) -> list[Part]:
     first, *rest = check.series
     parts = []
     for other in rest:
-        values, sizes = [], []
-        for seed in _shared(runs, [first, other]):
-            a, b = (_value(check, runs, label, seed) for label in (first, other))
-            values.append(0.0 if a == b else a - b)
-            sizes += [a, b]
-        words = f"{first} less {other}"
-        parts.append(_part(words, values, _region(check), _margin(check, sizes)))
+        pairs = _pairs(check, runs, first, other)
+        values, margin = [_less(a, b) for a, b in pairs], _margin(check, chain(*pairs))
+        parts.append(_part(f"{first} less {other}", values, _region(check), margin))
     return parts
 
 
@@ -204,8 +234,7 @@ def _reduction(check: Check, runs: Runs) -> list[Part]:
     first, *rest = check.series
     parts = []
     for other in rest:
-        seeds = _shared(runs, [first, other])
-        pairs = [[_value(check, runs, label, seed) for label in (first, other)] for seed in seeds]
+        seeds, pairs = _shared(runs, [first, other]), _pairs(check, runs, first, other)
         never = any(b == inf for _, b in pairs) and check.value.of in ("iterations", "seconds")
         values = [
             _saved(a, last_seen(runs[other][seed], check.value) if b == inf and never else b)
@@ -238,13 +267,9 @@ def _over(a: float, b: float) -> float:
 def _ratio(check: Check, runs: Runs) -> list[Part]:
     """Each step along the series multiplies the value by something in the region."""
     parts = []
-    for here, there in zip(check.series, check.series[1:], strict=False):
-        values = []
-        for seed in _shared(runs, [here, there]):
-            a, b = (_value(check, runs, label, seed) for label in (here, there))
-            values.append(_over(b, a))
-        words = f"{there} / {here}"
-        parts.append(_part(words, values, _region(check), _margin(check, values)))
+    for here, there in pairwise(check.series):
+        values = [_over(b, a) for a, b in _pairs(check, runs, here, there)]
+        parts.append(_part(f"{there} / {here}", values, _region(check), _margin(check, values)))
     return parts
 
 
@@ -257,8 +282,7 @@ def _closer(check: Check, runs: Runs) -> list[Part]:
             [_value(check, runs, label, seed, at) for label in (first, last)]
             for at in (check.early, check.value.at)
         )
-        gaps = [0.0 if a == b else abs(a - b) for a, b in (early, late)]
-        shrunk.append(0.0 if gaps[0] == gaps[1] else gaps[0] - gaps[1])
+        shrunk.append(_less(*(abs(_less(a, b)) for a, b in (early, late))))
         sizes += [*early, *late]
     words = f"gap of {first} and {last}, early less late"
     return [_part(words, shrunk, Region(low=0.0), _margin(check, sizes))]
@@ -310,3 +334,68 @@ def told(check: Check, values: Sequence[float]) -> str:
     forms = {"iterations": "{:,.0f}", "seconds": "{:,.1f} s"}
     form = "{:.2%}" if check.value.higher_is_better else forms.get(check.value.of, "{:.4g}")
     return text(Spread.of(values), form)
+
+
+def crossings(run: Kept, to_loss: float | None, to_accuracy: float | None) -> list[int]:
+    """Places of the evaluations at which a target is met and was not met by the one before.
+
+    As loss and accuracy oscillate, a target may be met several times.
+    """
+    found, before = [], False
+    for place, (loss, accuracy) in enumerate(zip(run.loss, run.accuracy, strict=True)):
+        met = run.iteration[place] > 0
+        if to_loss is not None:
+            met = met and loss is not None and loss <= to_loss
+        if to_accuracy is not None:
+            met = met and accuracy is not None and accuracy >= to_accuracy
+        if met and not before:
+            found.append(place)
+        before = met
+    return found
+
+
+def marks(run: Kept, to_loss: float | None, to_accuracy: float | None) -> tuple[float, ...]:
+    """(first, mean, last) iteration at which the target is reached; infinite if it never is."""
+    at = [run.iteration[place] for place in crossings(run, to_loss, to_accuracy)]
+    return (at[0], mean(at), at[-1]) if at else (inf, inf, inf)
+
+
+def measure(run: Kept, value: Value, at: float | None = None, budget: float | None = None) -> float:
+    """The value of a run; what has diverged is as bad as can be."""
+    if value.of in ("iterations", "seconds"):
+        if value.of == "iterations":
+            number = ("first", "mean", "last").index(value.mark)
+            return marks(run, value.to_loss, value.to_accuracy)[number]
+        places = crossings(run, value.to_loss, value.to_accuracy)
+        return run.seconds[places[0]] if places and run.seconds else inf
+    at_place = place(run, value.at if at is None else at, budget)
+    found = run.column(value.of)[at_place]
+    # A run that diverged has no more records: its last stands for all that would follow.
+    gone = run.diverged and at_place == len(run.iteration) - 1
+    if found is None or gone:
+        return 0.0 if value.higher_is_better else inf
+    return found
+
+
+def place(run: Kept, at: float, budget: float | None = None) -> int:
+    """The evaluation nearest to a part of T, or the last within a budget of megabytes."""
+    if budget is not None:
+        within = (i for i, sent in enumerate(run.megabytes) if sent <= budget * (1 + 1e-9))
+        return max(within, default=0)
+    target = at * run.iterations
+    return min(range(len(run.iteration)), key=lambda i: abs(run.iteration[i] - target))
+
+
+def common_budget(runs: Sequence[Kept]) -> float:
+    """Megabytes that every run has sent: the total of the thriftiest."""
+    return min(run.megabytes[-1] for run in runs)
+
+
+def first_loss(run: Kept) -> float:
+    return inf if run.loss[0] is None else run.loss[0]
+
+
+def last_seen(run: Kept, value: Value) -> float:
+    """How far a run went, in iterations or seconds: a target it did not reach lies beyond."""
+    far = run.seconds if value.of == "seconds" else run.iteration
+    return float(far[-1]) if far else inf

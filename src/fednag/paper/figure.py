@@ -15,8 +15,7 @@ from fednag.config.paths import placed
 from fednag.config.sections import Section
 from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
-from fednag.paper.files import SCALES as SCALES
-from fednag.paper.files import folder as folder
+from fednag.paper import SCALES, folder
 
 Measure = Literal["loss", "accuracy", "train_accuracy"]
 USUAL: tuple[Measure, ...] = ("loss", "accuracy")
@@ -253,22 +252,17 @@ def _consistent(figure: Figure, source: str) -> None:
             raise FednagError(f"{source}: scale.{name}.seeds: one is there twice; leave it out")
     if both := [group for group in groups if group in labels]:
         raise FednagError(f"{source}: {both[0]!r} is a group and a series; rename one")
-    for check in content.check:
-        _askable(check, content, source)
-    _drawable(content, source)
-
-
-def _askable(check: Check, content: Content, source: str) -> None:
-    """A check that could never be answered."""
-    said = f"{source}: check {check.name}"
-    if len({*check.series}) < len(check.series):
-        raise FednagError(f"{said}: a series is there twice; leave one out")
     members = {series.label: series.group for series in content.series if series.group}
-    for label in check.series:
-        if label in members:
-            raise FednagError(f"{said}: {label!r} is tuned; name its group {members[label]!r}")
-    if check.value.of == "seconds" and content.fleet is None:
-        raise FednagError(f"{said}: seconds need a fleet; name one, e.g. fleet = 'paper-edge'")
+    for check in content.check:
+        said = f"{source}: check {check.name}"
+        if len({*check.series}) < len(check.series):
+            raise FednagError(f"{said}: a series is there twice; leave one out")
+        for label in check.series:
+            if label in members:
+                raise FednagError(f"{said}: {label!r} is tuned; name its group {members[label]!r}")
+        if check.value.of == "seconds" and content.fleet is None:
+            raise FednagError(f"{said}: seconds need a fleet; name one, e.g. fleet = 'paper-edge'")
+    _drawable(content, source)
 
 
 def _drawable(content: Content, source: str) -> None:

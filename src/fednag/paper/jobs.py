@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from fednag.api import Started, run_all
-from fednag.clock.runs import timed_run
-from fednag.clock.summary import replay_runs
+from fednag.clock.runs import replay_runs, timed_run
 from fednag.config import Experiment
-from fednag.data.sources import SOURCES, data_folder
+from fednag.data.download import SOURCES, data_folder
 from fednag.devices.fleet import load_fleet
 from fednag.paper.figure import Figure, Job
 from fednag.paper.records import FigureRecords, Kept, Known, keep, known, recall, write
@@ -144,17 +143,13 @@ def _recalled(before: Known, figure: Figure, job: Job) -> Kept | None:
 def _kept(folder: RunFolder, job: Job, figure: Figure) -> Kept:
     run = RunView.read(folder)
     folder.verify(run.info)
-    ends = _ends(run, figure.content.fleet) if figure.content.fleet else ()
+    ends: Sequence[float] = ()
+    if fleet := figure.content.fleet:  # the mean of the run's replays on it
+        (timed,) = replay_runs([timed_run(run)], load_fleet(fleet), REPLAYS)
+        ends = np.mean([one.ends for one in timed.replays], axis=0).tolist()
     kept = keep(run, job.experiment.training.iterations, ends)
     # A folder that an earlier version began goes by its key of then.
     return replace(kept, key=settled(job.experiment).key)
-
-
-def _ends(run: RunView, fleet: str) -> Sequence[float]:
-    """Seconds on the fleet at which each round of a run is over: the mean of its replays."""
-    (timed,) = replay_runs([timed_run(run)], load_fleet(fleet), REPLAYS)
-    mean: Sequence[float] = np.mean([one.ends for one in timed.replays], axis=0).tolist()
-    return mean
 
 
 def gather_all(

@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from fednag.core.files import write_atomically
+from fednag.core.files import os_errors, write_atomically
 from fednag.errors import FednagError
-from fednag.paper.checks import Finding, Part, judge
+from fednag.paper.checks import Finding, Verdict, judge
 from fednag.paper.figure import Figure
 from fednag.paper.records import FigureRecords, Kept, load, tuned
-from fednag.paper.regions import Verdict
 from fednag.runs.statistics import Spread, average, text
 
 OPENING = re.compile(r"<!-- (?:figure ([\w-]+)|summary) -->")
@@ -68,15 +67,13 @@ def checks_table(found: Sequence[Finding]) -> str:
 def _doubts(one: Finding) -> str:
     """The parts that kept a claim from being reproduced."""
     words = {"not reproduced": "fails", "undecided": "open"}
-    parts = [f"{words[p.verdict]}: {_words(p)}" for p in one.parts if p.verdict in words]
-    return f" [{'; '.join(parts)}]" if parts else ""
-
-
-def _words(part: Part) -> str:
-    if part.mean is None:
-        return part.words
-    spread = "" if part.deviation is None else f" ± {part.deviation:.2g}"
-    return f"{part.words} ({part.mean:+.3g}{spread})"
+    found = []
+    for part in one.parts:
+        if part.verdict in words:
+            spread = "" if part.deviation is None else f" ± {part.deviation:.2g}"
+            number = "" if part.mean is None else f" ({part.mean:+.3g}{spread})"
+            found.append(f"{words[part.verdict]}: {part.words}{number}")
+    return f" [{'; '.join(found)}]" if found else ""
 
 
 def series_table(records: FigureRecords) -> str:
@@ -211,10 +208,6 @@ def refresh(page: Path, figures: Mapping[str, Figure], scale: str, place: Path) 
 
     text = BLOCK.sub(fill, text)
     text = SUMMARY.sub(lambda m: f"{m[1]}{summary(figures, scale, place)}\n{m[2]}", text)
-    try:
+    with os_errors(f"{page}: cannot be written", "check its folder"):
         write_atomically(page.resolve(), text)  # a link stays one
-    except OSError as error:
-        raise FednagError(
-            f"{page}: cannot be written ({error.strerror}); check its folder"
-        ) from error
     return page

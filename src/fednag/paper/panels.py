@@ -1,22 +1,31 @@
-"""What a figure's panels show, from its records: rows for the charts."""
+"""A figure's panels, from its records to charts like the paper's."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from fednag.paper.figure import Draw, Figure, Series
-from fednag.paper.quantities import marks, place
+import altair as alt
+
+from fednag.paper.checks import marks, place
+from fednag.paper.figure import Figure, Series
 from fednag.paper.records import FigureRecords, Kept
 from fednag.runs.statistics import Spread, aligned, average
-from fednag.show.paper import Panel
+from fednag.show.charts import finished, styled
+from fednag.show.spec import COLOURS, DASHES
 
 TITLES = {
     "loss": "global training loss",
     "accuracy": "test accuracy",
     "train_accuracy": "training accuracy",
 }
+# The first line alone is whole: where lines coincide, it shows through the gaps of the others.
+MORE_DASHES = [[12, 4], [4, 4], [1, 3], [10, 2, 2, 2, 2, 2], [3, 6], [14, 3, 4, 3]]
+PALETTE = [*COLOURS, "#882255", "#6A3D9A"], [*DASHES, *MORE_DASHES]
+FEW = 12  # points of a line; of fewer each is marked, so that straight stretches mislead nobody
 
 
 def panels(figure: Figure, records: FigureRecords) -> list[Panel]:
@@ -26,9 +35,9 @@ def panels(figure: Figure, records: FigureRecords) -> list[Panel]:
     return [panel for panel in make(figure, records) if panel.rows]
 
 
-def _title(figure: Figure, records: FigureRecords) -> str:
+def _scale(records: FigureRecords) -> str:
     """A smoke run must not be taken for the figure it stands in for."""
-    return figure.content.title + (", smoke" if records.scale == "smoke" else "")
+    return ", smoke" if records.scale == "smoke" else ""
 
 
 def _shown(figure: Figure, records: FigureRecords) -> list[Series]:
@@ -55,20 +64,15 @@ def _curves(figure: Figure, records: FigureRecords) -> list[Panel]:
                     label = one.label.removesuffix(f", {name}") if name else one.label
                     runs = records.series[one.label]
                     rows += [{"series": label, **row} for row in curve(runs, measure, draw.across)]
-            title = name or _title(figure, records)
+            title = name or figure.content.title + _scale(records)
             log = measure == "loss" and all(row["low"] > 0 for row in rows)
             across = "seconds on the fleet" if draw.across == "seconds" else draw.across
             least = None if measure == "loss" else draw.least
-            goal = _goal(draw, measure)
+            target = draw.to_loss if measure == "loss" else draw.to_accuracy
+            goal = [] if target is None else [{"series": f"target {target:g}", "y": target}]
             panel = Panel(title, across, TITLES[measure], rows, log=log, lines=goal, least=least)
             found.append(panel)
     return found
-
-
-def _goal(draw: Draw, measure: str) -> list[dict[str, Any]]:
-    """The target that runs are to reach, as a line."""
-    target = draw.to_loss if measure == "loss" else draw.to_accuracy
-    return [] if target is None else [{"series": f"target {target:g}", "y": target}]
 
 
 def curve(runs: Sequence[Kept], measure: str, across: str) -> list[dict[str, float]]:
@@ -113,8 +117,7 @@ def _reach(figure: Figure, records: FigureRecords) -> list[Panel]:
                 place = f"{one.x:g}" if one.x is not None else one.label
                 row = {"series": "mean", "x": place, "y": middle, "first": first, "last": last}
                 rows.append(row)
-        smoke = ", smoke" if records.scale == "smoke" else ""
-        title = f"iterations to {words.format(target)}{smoke}"
+        title = f"iterations to {words.format(target)}{_scale(records)}"
         found.append(Panel(title, draw.title, "iterations", rows, kind="bars"))
     return found
 
@@ -145,6 +148,94 @@ def _against(figure: Figure, records: FigureRecords) -> list[Panel]:
 
 
 def _at(run: Kept, measure: str, at: float) -> float | None:
-    if run.diverged:
-        return None
-    return run.column(measure)[place(run, at)]
+    return None if run.diverged else run.column(measure)[place(run, at)]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart of a row, from rows (series, x, y) and low, high, or first, last for bars."""
+
+    title: str
+    across: str
+    up: str
+    rows: Sequence[dict[str, Any]]
+    kind: str = "curves"  # curves, bars, points
+    log: bool = False
+    lines: Sequence[dict[str, Any]] = ()  # (series, y): horizontal benchmarks
+    least: float | None = None  # where the upward axis begins
+
+
+def paper_chart(panels: Sequence[Panel], columns: int = 2) -> Any:
+    """Panels side by side; a series has one colour in all of them."""
+    named = [row["series"] for panel in panels for row in [*panel.rows, *panel.lines]]
+    names = list(dict.fromkeys(named))
+    chart = alt.concat(*(_panel(panel, names) for panel in panels if panel.rows), columns=columns)
+    return finished(chart.resolve_scale(color="shared", strokeDash="shared"))
+
+
+def _panel(panel: Panel, names: list[str]) -> Any:
+    colour, dash = styled("series:N", names, palette=PALETTE)
+    draw = {"curves": _draw_curves, "bars": _draw_bars, "points": _draw_points}[panel.kind]
+    layers = draw(panel, colour, dash)
+    if panel.lines:
+        rules = alt.Chart(alt.InlineData(values=list(panel.lines)))
+        layers.append(
+            rules.mark_rule(strokeWidth=1.5).encode(y="y:Q", color=colour, strokeDash=dash)
+        )
+    title = alt.TitleParams(panel.title, fontSize=12)
+    return alt.layer(*layers).properties(width=300, height=240, title=title)
+
+
+def _up(panel: Panel, column: str = "y") -> Any:
+    """The upward axis, the same for all layers: one that leaves it open would widen it."""
+    rows = [*panel.rows, *panel.lines]
+    lowest = min(row.get("low", row["y"]) for row in rows)
+    highest = max(row.get("high", row["y"]) for row in rows)
+    scale = alt.Scale(zero=False)
+    if panel.log:
+        room = max(highest / lowest, 1.001) ** 0.05
+        scale = alt.Scale(type="log", domain=[lowest / room, highest * room], nice=False)
+    elif panel.least is not None and panel.least < highest:
+        top = highest + 0.05 * (highest - panel.least)
+        scale = alt.Scale(domain=[panel.least, top], nice=False)
+    return alt.Y(f"{column}:Q", title=panel.up, scale=scale)
+
+
+def _draw_curves(panel: Panel, colour: Any, dash: Any) -> list[Any]:
+    base = alt.Chart(alt.InlineData(values=list(panel.rows)))
+    across = alt.X("x:Q", title=panel.across, scale=alt.Scale(nice=False))
+    band = base.mark_area(opacity=0.15, clip=True).encode(
+        x=across, y=_up(panel, "low"), y2="high:Q", color=colour
+    )
+    line = base.mark_line(strokeWidth=1.8, clip=True).encode(
+        x=across, y=_up(panel), color=colour, strokeDash=dash
+    )
+    layers = [band, line] if any(row["low"] != row["high"] for row in panel.rows) else [line]
+    points = Counter(row["series"] for row in panel.rows)
+    if few := [row for row in panel.rows if points[row["series"]] <= FEW]:
+        marked = alt.Chart(alt.InlineData(values=few)).mark_circle(size=22, opacity=1, clip=True)
+        layers.append(marked.encode(x=across, y=_up(panel), color=colour))
+    return layers
+
+
+def _draw_points(panel: Panel, colour: Any, dash: Any) -> list[Any]:
+    base = alt.Chart(alt.InlineData(values=list(panel.rows)))
+    across = alt.X("x:Q", title=panel.across)
+    line = base.mark_line(strokeWidth=1.8, point=True).encode(
+        x=across, y=_up(panel), color=colour, strokeDash=dash
+    )
+    bars = base.mark_rule().encode(x=across, y=_up(panel, "low"), y2="high:Q", color=colour)
+    return [bars, line]
+
+
+def _draw_bars(panel: Panel, colour: Any, dash: Any) -> list[Any]:
+    """Bars with red ticks at the first and the last time, as in the paper."""
+    base = alt.Chart(alt.InlineData(values=list(panel.rows)))
+    order = [str(row["x"]) for row in panel.rows]
+    across = alt.X("x:N", title=panel.across, sort=order, axis=alt.Axis(labelAngle=0))
+    bar = base.mark_bar(color="#56B4E9").encode(x=across, y=alt.Y("y:Q", title=panel.up))
+    ticks = [
+        base.mark_tick(color="#D00000", thickness=2, size=18).encode(x=across, y=f"{end}:Q")
+        for end in ("first", "last")
+    ]
+    return [bar, *ticks]

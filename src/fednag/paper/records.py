@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
-from fednag.core.files import write_atomically
+from fednag.core.files import os_errors, write_atomically
 from fednag.core.record import Record
 from fednag.errors import FednagError
 from fednag.runs.statistics import average
@@ -107,29 +107,19 @@ def path_of(place: Path, scale: str, figure: str) -> Path:
 def write(place: Path, records: FigureRecords) -> Path:
     """``place/records/<scale>/<figure>.json``: a line a run."""
     path = path_of(place, records.scale, records.figure)
-    lines = [
-        json.dumps({"series": label, **_compact(run)}, allow_nan=False)
-        for label, runs in records.series.items()
-        for run in runs
-    ]
+    lines = []
+    for label, runs in records.series.items():
+        for run in runs:
+            # Without what is empty: most runs have no notes, no seconds, and did not diverge.
+            told = {k: v for k, v in asdict(run).items() if v != () and v is not False}
+            lines.append(json.dumps({"series": label, **told}, allow_nan=False))
     head = {"figure": records.figure, "scale": records.scale, "seeds": list(records.planned)}
     body = ",\n".join(lines)
     text = f'{json.dumps(head)[:-1]}, "runs": [\n{body}\n]}}\n'
-    try:
+    with os_errors(f"{path}: cannot be written", "choose another folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
-    except OSError as error:
-        raise FednagError(
-            f"{path}: cannot be written ({error.strerror}); choose another folder"
-        ) from error
     return path
-
-
-def _compact(run: Kept) -> dict[str, Any]:
-    """Without what is empty: most runs have no notes, no seconds, and did not diverge."""
-    return {
-        name: value for name, value in asdict(run).items() if value != () and value is not False
-    }
 
 
 def load(place: Path, scale: str, figure: str) -> FigureRecords | None:

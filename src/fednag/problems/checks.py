@@ -135,8 +135,7 @@ class Checked:
         before = self.function.before(given) if self.function.before else [None] * len(results)
         for ours, theirs, start in zip(results, expected, before, strict=True):
             size = _largest(theirs if start is None else theirs - start[rows])
-            why = self._apart(ours, theirs, CLOSE * size + 1e-14 * _largest(theirs))
-            if why:
+            if why := self._apart(ours, theirs, CLOSE * size + 1e-14 * _largest(theirs)):
                 return why
         return None
 
@@ -144,8 +143,7 @@ class Checked:
         """The interpreter against Python, on the very recording that is used."""
         fast, slow = _listed(recording(*given)), _listed(in_python(recording.module)(*given))
         for ours, theirs in zip(fast, slow, strict=True):
-            why = self._apart(ours, theirs, 16 * EPSILON * _largest(theirs))
-            if why:
+            if why := self._apart(ours, theirs, 16 * EPSILON * _largest(theirs)):
                 return why
         return None
 
@@ -156,8 +154,7 @@ class Checked:
         again = self.function.expected(self.problem, [_nudged(t) for t in given], rows)
         for ours, theirs, other in zip(results, expected, again, strict=True):
             noise = _largest(other.double() - theirs.double()) + EPSILON * _largest(theirs)
-            why = self._apart(ours, theirs, ROUNDINGS * noise)
-            if why:
+            if why := self._apart(ours, theirs, ROUNDINGS * noise):
                 return why
         return None
 
@@ -173,7 +170,18 @@ class Checked:
         return f"its recorded {name} differs from the module's{share}"
 
 
-class Gradients:
+class _Recorded:
+    """A function of a problem; ``plain`` says why it is computed by the plain loop, if it is."""
+
+    def __init__(self, problem: Problem, function: Function, plain: str | None = None) -> None:
+        self.problem, self.plain, self.due = problem, plain, 0
+        self._recorded = Checked(problem, function)
+
+    def _record_no_more(self, why: str) -> None:
+        self.plain = self.plain or why
+
+
+class Gradients(_Recorded):
     """``gradients(w, b, x, y, weight)``: for each stacked worker, the gradient of its loss.
 
     Takes w (n, d), the buffers b (n, k), x (n, m, ...), y (n, m, ...) and weight (n, m), which is 0
@@ -182,23 +190,17 @@ class Gradients:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.plain: str | None = None
-        if problem.facts.random:
-            self.plain = f"it draws random numbers {problem.facts.random}"
         self.alone: str | None = None
-        self.due = 0
-        self._recorded = Checked(
-            problem,
-            Function(
-                name="gradient",
-                of=lambda each: each.differentiable,
-                made_up=_other_batch,
-                moved=lambda given: (moved(given[0]), *given[1:]),
-                expected=lambda each, given, rows: list(plainly(each, *(g[rows] for g in given))),
-                widened=lambda given: [widened(part) for part in given],
-            ),
+        function = Function(
+            name="gradient",
+            of=lambda each: each.differentiable,
+            made_up=_other_batch,
+            moved=lambda given: (moved(given[0]), *given[1:]),
+            expected=lambda each, given, rows: list(plainly(each, *(g[rows] for g in given))),
+            widened=lambda given: [widened(part) for part in given],
         )
+        drawn = problem.facts.random
+        super().__init__(problem, function, drawn and f"it draws random numbers {drawn}")
 
     def __call__(
         self, w: Vector, b: Vector, x: Tensor, y: Tensor, weight: Tensor, padded: bool = False
@@ -226,9 +228,6 @@ class Gradients:
 
     def _stack_no_more(self, why: str) -> None:
         self.alone = self.alone or why
-
-    def _record_no_more(self, why: str) -> None:
-        self.plain = self.plain or why
 
 
 def plainly(
@@ -266,24 +265,19 @@ def _part(problem: Problem, weight: Tensor, y: Tensor) -> float:
     return float((held * weight.double()).sum())
 
 
-class Judgements:
+class Judgements(_Recorded):
     """``judgements(w, b, x, y, index)``: loss and hit of each sample at ``index``, in float64."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.plain: str | None = None
-        self.due = 0
-        self._recorded = Checked(
-            problem,
-            Function(
-                name="evaluation",
-                of=_judging,
-                made_up=_other_samples,
-                moved=lambda given: (given[0], moved(given[1]), *given[2:]),
-                expected=_judged_plainly,
-                widened=_wide_samples,
-            ),
+        function = Function(
+            name="evaluation",
+            of=lambda each: lambda index, w, b, x, y: list(each.judged(w, b, x, y, index)),
+            made_up=_other_samples,
+            moved=lambda given: (given[0], moved(given[1]), *given[2:]),
+            expected=_judged_plainly,
+            widened=_wide_samples,
         )
+        super().__init__(problem, function)
 
     def __call__(
         self, w: Vector, b: Vector, x: Tensor, y: Tensor, index: Tensor
@@ -297,16 +291,6 @@ class Judgements:
         else:
             losses, hits = _judged_plainly(self.problem, given, slice(0, len(index)))
         return losses.double(), hits.double()
-
-    def _record_no_more(self, why: str) -> None:
-        self.plain = self.plain or why
-
-
-def _judging(problem: Problem) -> Callable[..., Any]:
-    def judged(index: Tensor, w: Vector, b: Vector, x: Tensor, y: Tensor) -> list[Tensor]:
-        return list(problem.judged(w, b, x, y, index))
-
-    return judged
 
 
 def _judged_plainly(problem: Problem, given: Given, rows: slice) -> list[Tensor]:

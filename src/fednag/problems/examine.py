@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednag.compute.randomness import private_randomness
-from fednag.compute.recording import draws, writes
+from fednag.compute.recording import Dispatch, draws, writes
 from fednag.errors import FednagError
 from fednag.problems.losses import Objective, converted
 from fednag.problems.plain import changes_its_weights, duplicate
@@ -55,11 +54,7 @@ def known_facts(module: nn.Module) -> Facts:
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training
         for name, _ in part.named_buffers(recurse=False)
     )
-    mixes = any(
-        isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training
-        for part in module.modules()
-    )
-    return Facts(moving, None, mixes, False, True, True)
+    return Facts(moving, None, bool(moving), False, True, True)
 
 
 def check_parameters(module: nn.Module) -> None:
@@ -118,9 +113,12 @@ def check_copy(
     made = converted(duplicate(module), x.device, dtype)
     with borrowed(module):
         converted(module, x.device, dtype)
-        found = [_slopes(each, objective, x, y) for each in (module, made)]
-    for (name, _), ours, theirs in zip(module.named_parameters(), *found, strict=True):
-        if not _near(ours, theirs, CLOSE):
+        with private_randomness(SEED):
+            ours = _backward(module, objective, x, y, depends=True)
+        with private_randomness(SEED):
+            theirs = _backward(made, objective, x, y, depends=True)
+    for (name, _), a, b in zip(module.named_parameters(), ours, theirs, strict=True):
+        if not _near(a, b, CLOSE):
             raise FednagError(
                 f"model: a copy of it trains its parameter {name!r} differently: its forward pass "
                 "reaches parameters that are not its own (through a closure or a global); make "
@@ -162,21 +160,6 @@ def borrowed(module: nn.Module) -> Iterator[None]:
             parameter.grad = slope
 
 
-def _slopes(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> list[Tensor]:
-    module.zero_grad(set_to_none=True)
-    with private_randomness(SEED), torch.enable_grad():
-        value = objective.batch(module(x.clone()), y.clone())
-        if not value.requires_grad:
-            raise FednagError(
-                "model: its loss does not depend on its parameters; give a model and a loss that "
-                "can be differentiated"
-            )
-        value.backward()  # type: ignore[no-untyped-call]
-    return [
-        torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in module.parameters()
-    ]
-
-
 def examine(
     module: nn.Module,
     objective: Objective,
@@ -208,10 +191,8 @@ def examine(
     is_random = watch.random is not None
     mixing = [True, True]
     if values is not None:
-        mixing = [
-            _mixes(duplicate(module), values, x, y, is_random),
-            _mixes(duplicate(module).eval(), values, x, y, is_random),
-        ]
+        modes = [duplicate(module), duplicate(module).eval()]
+        mixing = [_mixes(duplicate(mode), values, x, y, is_random) for mode in modes]
         if not all(mixing):  # some do so only in large batches
             few, seconds = len(x), _seconds(module, x)
             count = max(min(MANY, int(few * PATIENCE / max(seconds, 1e-9))), few)
@@ -219,9 +200,10 @@ def examine(
             if double is not None:
                 x, y = _widened(x), _widened(y)
             if len(x) > few:
-                mixing[0] = mixing[0] or _mixes(duplicate(module), values, x, y, is_random)
-                settled = duplicate(module).eval()
-                mixing[1] = mixing[1] or _mixes(settled, values, x, y, is_random)
+                mixing = [
+                    known or _mixes(mode, values, x, y, is_random)
+                    for known, mode in zip(mixing, modes, strict=True)
+                ]
     # What a batch does to the buffers would depend on what it is padded with.
     mixes = mixing[0] or bool(moving)
     return Facts(moving, watch.random, mixes, mixing[1], by_sample, double is not None)
@@ -235,12 +217,8 @@ def _seconds(module: nn.Module, x: Tensor) -> float:
     return time.perf_counter() - began
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watch(Dispatch):
     """Sees writes to a module's parameters, and random draws."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its whole compiler to leave this class alone
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -249,14 +227,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.written: str | None = None
         self.random: str | None = None
 
-    def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def saw(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if draws(function, args, kwargs):
             self.random = self.random or f"with {function}"
         for tensor in writes(function, args, kwargs):
@@ -364,17 +335,13 @@ def _mixes(
                 found = values(module(samples.clone()), targets.clone())[:count]
             if found.requires_grad:
                 found.sum().backward()  # type: ignore[no-untyped-call]
-            slopes = [
-                torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
-                for p in module.parameters()
-            ]
             # One vector: a slope that is nil in truth is rounding, and no measure for itself.
-            return [found.detach(), torch.cat([slope.reshape(-1) for slope in slopes])]
+            return [found.detach(), torch.cat([slope.reshape(-1) for slope in _slopes(module)])]
 
         try:
             whole = of(x, y, half)
-            swapped = torch.cat([x[:half], x[:half].flip(0), x[2 * half :]])
-            others = [of(swapped, _swapped(y, half), half)]
+            beside = [torch.cat([t[:half], t[:half].flip(0), t[2 * half :]]) for t in (x, y)]
+            others = [of(beside[0], beside[1], half)]
             if not random_too:
                 others.append(of(x[:half], y[:half], half))
             single = None if random_too else of(x[:1], y[:1], 1)
@@ -397,10 +364,6 @@ def _shaken(tensor: Tensor, draw: torch.Generator) -> Tensor:
     return tensor + 0.3 * noise
 
 
-def _swapped(y: Tensor, half: int) -> Tensor:
-    return torch.cat([y[:half], y[:half].flip(0), y[2 * half :]])
-
-
 def _in_double(
     module: nn.Module, objective: Objective, x: Tensor, y: Tensor
 ) -> tuple[nn.Module, Objective] | None:
@@ -419,12 +382,24 @@ def _widened(values: Tensor) -> Tensor:
     return values.double() if values.is_floating_point() else values
 
 
-def _backward(module: nn.Module, objective: Objective, x: Tensor, y: Tensor) -> list[Tensor]:
+def _backward(
+    module: nn.Module, objective: Objective, x: Tensor, y: Tensor, depends: bool = False
+) -> list[Tensor]:
+    """The slopes of a batch; one that ``depends`` on the parameters is refused if it does not."""
     module.zero_grad(set_to_none=True)
     with torch.enable_grad():
         value = objective.batch(module(x.clone()), y.clone())
         if value.requires_grad:
             value.backward()  # type: ignore[no-untyped-call]
+        elif depends:
+            raise FednagError(
+                "model: its loss does not depend on its parameters; give a model and a loss that "
+                "can be differentiated"
+            )
+    return _slopes(module)
+
+
+def _slopes(module: nn.Module) -> list[Tensor]:
     return [
         torch.zeros_like(p) if p.grad is None else p.grad.to_dense().clone()
         for p in module.parameters()

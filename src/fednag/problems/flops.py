@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fednag.compute.randomness import private_randomness
+from fednag.compute.recording import Dispatch
 from fednag.problems import models
 from fednag.problems.plain import duplicate
 
@@ -52,7 +52,7 @@ def _tensors(output: Any) -> list[Tensor]:
     return _tensors(parts[0]) if parts else []
 
 
-class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Counter(Dispatch):
     """Counts what torch's own counter counts, by torch's own formulas.
 
     That one loads torch's compiler first, which takes longer than a small run.
@@ -62,16 +62,10 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0.0
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here; the guard against it is what loads the compiler
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if formula := flop_registry.get(func._overloadpacket):
-            self.flops += formula(*args, **(kwargs or {}), out_val=out)
+    def saw(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = function(*args, **kwargs)
+        if formula := flop_registry.get(function._overloadpacket):
+            self.flops += formula(*args, **kwargs, out_val=out)
         return out
 
 

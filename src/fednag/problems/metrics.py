@@ -192,8 +192,10 @@ def measured(name: str, metric: Metric, output: Any, target: Tensor) -> float | 
         raise
     except Exception as error:
         why = " ".join(str(error).split())[:200] or type(error).__name__
+        kind = f"a {type(output).__name__}"
+        given = kind if shape is None else f"outputs of shape {tuple(shape)}"
         raise FednagError(
-            f"metrics: {name} failed on {_described(output)} and targets of "
+            f"metrics: {name} failed on {given} and targets of "
             f"shape {tuple(target.shape)} ({why}); correct the function"
         ) from error
     value = _number(found)
@@ -203,11 +205,6 @@ def measured(name: str, metric: Metric, output: Any, target: Tensor) -> float | 
             "the function"
         )
     return value if isfinite(value) else None
-
-
-def _described(output: Any) -> str:
-    shape = getattr(output, "shape", None)
-    return f"a {type(output).__name__}" if shape is None else f"outputs of shape {tuple(shape)}"
 
 
 def undefined(name: str, times: int, of: int, metric: Metric | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The models of the paper, and residual networks, for inputs of any size.
+"""The models of the paper, and residual networks, for inputs of any size; the user's own, made.
 
 Those of the paper have no batch normalisation: its running statistics mislead on workers whose data
 differ. Where a name ends in ``-gn``, group normalisation takes its place.
@@ -6,9 +6,12 @@ differ. Where a name ends in ``-gn``, group normalisation takes its place.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +25,26 @@ GROUPS = 32  # of channels that group normalisation takes together
 
 Normalise = Callable[[int], nn.Module]
 """How many channels there are -> the layer that normalises them."""
+Factory = Callable[..., nn.Module]
+"""A function of the seed that makes a model, or a class or function that takes nothing."""
 
 
 def by_group(channels: int) -> nn.Module:
     return nn.GroupNorm(GROUPS, channels)
 
 
-class CNN(nn.Module):
+class Scored(nn.Module):
+    """Features of images, and scores on top of them."""
+
+    features: nn.Module
+    head: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.features(x).flatten(1))
+        return scores
+
+
+class CNN(Scored):
     """Two 5x5 convolutions (32 and 64 channels), each with 2x2 max pooling and ReLU, then a
     softmax layer; ``hidden`` puts ReLU layers of those widths before it.
 
@@ -48,12 +64,8 @@ class CNN(nn.Module):
         )
         self.head = dense([64 * (height // 4) * (width // 4), *hidden, outputs])
 
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.features(x).flatten(1))
-        return scores
 
-
-class VGG16(nn.Module):
+class VGG16(Scored):
     """VGG16's thirteen convolutions with one linear layer on top, as usual for 32x32 images.
 
     ``normalise`` makes the layer after each convolution, if there is to be one. Pooling rounds up,
@@ -78,10 +90,6 @@ class VGG16(nn.Module):
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
         self.head = nn.Linear(channels, outputs)
         start_as_he(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.features(x).flatten(1))
-        return scores
 
 
 class Residual(nn.Module):
@@ -119,7 +127,7 @@ class Residual(nn.Module):
         return functional.pad(x, (0, 0, 0, 0, 0, self.added)) if self.added else x
 
 
-class ResNet(nn.Module):
+class ResNet(Scored):
     """The residual networks of He et al. (2015) for 32x32 images: a 3x3 convolution, stages of
     basic blocks, each later stage at half the size, the mean over pixels and a linear layer.
     """
@@ -146,13 +154,8 @@ class ResNet(nn.Module):
         self.head = nn.Linear(channels, outputs)
         start_as_he(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.features(x).flatten(1))
-        return scores
-
 
 def start_as_he(module: nn.Module) -> None:
-    """He's initialisation of all convolutions."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -181,14 +184,6 @@ def _mlp(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] | None) -> 
     return nn.Sequential(nn.Flatten(), *dense([prod(shape), *widths, outputs]))
 
 
-def _resnet20(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] | None) -> nn.Module:
-    return ResNet(shape, outputs, (16, 32, 64), 3, nn.BatchNorm2d, projects=False)
-
-
-def _resnet18(shape: tuple[int, ...], outputs: int, hidden: Sequence[int] | None) -> nn.Module:
-    return ResNet(shape, outputs, (64, 128, 256, 512), 2, by_group, projects=True)
-
-
 # The only list of models' names.
 MODELS: dict[str, Make] = {
     "linear": _linear,
@@ -198,8 +193,12 @@ MODELS: dict[str, Make] = {
     "vgg16": lambda shape, outputs, hidden: VGG16(shape, outputs),
     "vgg16-gn": lambda shape, outputs, hidden: VGG16(shape, outputs, by_group),
     "vgg16-bn": lambda shape, outputs, hidden: VGG16(shape, outputs, nn.BatchNorm2d),
-    "resnet20": _resnet20,
-    "resnet18-gn": _resnet18,
+    "resnet20": lambda shape, outputs, hidden: ResNet(
+        shape, outputs, (16, 32, 64), 3, nn.BatchNorm2d, projects=False
+    ),
+    "resnet18-gn": lambda shape, outputs, hidden: ResNet(
+        shape, outputs, (64, 128, 256, 512), 2, by_group, projects=True
+    ),
 }
 
 
@@ -224,3 +223,61 @@ def build(
 def loss_of(name: str) -> str:
     """The loss the paper trains a model with: mean squared error for linear regression only."""
     return "mse" if name == "linear" else "cross-entropy"
+
+
+def made(factory: Factory, seed: int) -> nn.Module:
+    """The factory's model for ``seed``, which decides its random draws; no one else's change."""
+    arguments = _arguments(factory, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            module: Any = factory(*arguments[0], **arguments[1])
+        except FednagError:
+            raise
+        except Exception as error:  # whatever a user's function raises
+            first = (str(error).strip() or repr(error)).splitlines()[0]
+            raise FednagError(
+                f"model: {_name(factory)} failed to make one for seed {seed} ({first}); mend it"
+            ) from error
+    if not isinstance(module, nn.Module):
+        raise FednagError(
+            f"model: {_name(factory)} gave {type(module).__name__} for seed {seed}; let it return "
+            "an nn.Module"
+        )
+    return module
+
+
+def _arguments(factory: Factory, seed: int) -> tuple[tuple[int, ...], dict[str, int]]:
+    try:
+        takes = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError) as error:  # some that are written in C do not say
+        raise _refusal(factory) from error
+    needed = [
+        each
+        for each in takes
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    named = [each for each in takes if each.name == "seed" and each.kind != each.POSITIONAL_ONLY]
+    if named and all(each.name == "seed" for each in needed):
+        return (), {"seed": seed}
+    if not needed:
+        return (), {}
+    # What a class of layers takes is a size, and a seed in its place would go unnoticed.
+    inner = factory.func if isinstance(factory, partial) else factory
+    if len(needed) > 1 or needed[0].kind == needed[0].KEYWORD_ONLY or isinstance(inner, type):
+        raise _refusal(factory)
+    return (seed,), {}
+
+
+def _refusal(factory: Factory) -> FednagError:
+    name = _name(factory)
+    return FednagError(
+        f"model: {name} does not take the seed alone, or nothing; give a function that does, e.g. "
+        f"model=lambda seed: {name if name.isidentifier() else 'Net'}(…)"
+    )
+
+
+def _name(factory: Factory) -> str:
+    inner = factory.func if isinstance(factory, partial) else factory
+    name = str(getattr(inner, "__name__", type(inner).__name__))
+    return "your function" if name == "<lambda>" else name

@@ -21,16 +21,15 @@ from fednag.core.algorithm import Algorithm
 from fednag.core.keys import Draws
 from fednag.data import partition, tables
 from fednag.data import sets as data
-from fednag.data.dataset import Dataset
-from fednag.data.given import is_for_numbers, is_integer
+from fednag.data.dataset import Dataset, is_for_numbers, is_integer
 from fednag.data.partition import Partition
 from fednag.devices.executor import on_clock
 from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
 from fednag.problems import models
-from fednag.problems.factories import Factory, made
 from fednag.problems.losses import Loss
 from fednag.problems.metrics import METRICS, Metric, better_of, fitting
+from fednag.problems.models import Factory, made
 from fednag.problems.problem import Problem
 from fednag.simulate.run import Level, Patience, Plan
 from fednag.simulate.tuning import choose

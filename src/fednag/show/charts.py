@@ -1,33 +1,35 @@
-"""One chart specification, from which PNG, SVG and HTML are all made."""
+"""Charts: each one specification, from which PNG, SVG and HTML are all made."""
 
 from __future__ import annotations
 
 import os
+import struct
+import zlib
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
-from fednag.errors import FednagError
+from fednag.core.files import os_errors, write_atomically
 from fednag.runs.view import RunView
-from fednag.show.spec import COLOURS, DASHES, MOST, Lines, Track, curve_specs, tracks_of
-
-__all__ = ["COLOURS", "DASHES", "curves_chart", "lines_chart", "save", "split_chart"]
+from fednag.show.spec import COLOURS, DASHES, MOST, Lines, Track, curve_specs, titled, tracks_of
 
 PICTURES = ("png", "svg")
 FORMATS = (*PICTURES, "html")
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# Waiting is pale: it is what is left.
+PARTS = {"compute": "#0072B2", "down": "#009E73", "up": "#E69F00", "waiting": "#DDDDDD"}
 
 
 def curves_chart(runs: Sequence[RunView], most: int = MOST) -> Any:
     """Loss and accuracy over iterations; a line a method, a band of ± one deviation over seeds."""
     panels = [lines_chart(lines) for lines in curve_specs(tracks_of(runs, most))]
-    seeds = sorted({run.seed for run in runs})
-    chart = alt.hconcat(*panels)
-    if len(seeds) > 1:
-        shown = f"mean over {len(seeds)} seeds; band: ± one standard deviation"
-        chart = chart.properties(title=alt.TitleParams(shown, fontSize=11, fontWeight="normal"))
-    return chart.configure_axis(grid=True, gridOpacity=0.4).configure_view(stroke="#ccc")
+    seeds = len({run.seed for run in runs})
+    title = f"mean over {seeds} seeds; band: ± one standard deviation" if seeds > 1 else ""
+    return finished(alt.hconcat(*panels), title)
 
 
 def lines_chart(lines: Lines, across: str = "iteration") -> Any:
@@ -40,13 +42,8 @@ def lines_chart(lines: Lines, across: str = "iteration") -> Any:
         for point in zip(*(_column(track, name) for name in names.values()), strict=True)
         if point[1] is not None
     ]
-    styles = [track.style for track in lines.tracks]
-    colour, dash = styled(
-        "method:N",
-        [track.label for track in lines.tracks],
-        [COLOURS[i % len(COLOURS)] for i in styles],
-        [DASHES[(i + i // len(COLOURS)) % len(DASHES)] for i in styles],
-    )
+    labels, styles = ([getattr(t, name) for t in lines.tracks] for name in ("label", "style"))
+    colour, dash = styled("method:N", labels, styles)
     lowest, highest = (f(row["y"] for row in rows) for f in (min, max))
     scale = alt.Scale(zero=False)
     if lines.log:
@@ -73,11 +70,11 @@ def lines_chart(lines: Lines, across: str = "iteration") -> Any:
 def styled(
     field: str,
     names: Sequence[str],
-    colours: Sequence[str],
-    dashes: Sequence[Sequence[int]],
+    styles: Sequence[int] | None = None,
+    palette: tuple[list[str], list[list[int]]] = (COLOURS, DASHES),
     **legend: Any,
 ) -> tuple[alt.Color, alt.StrokeDash]:
-    """A colour and a dash for each name, in one legend."""
+    """A colour and a dash for each name, in one legend; ``styles`` are their places in both."""
     # Spelled out, because a band would otherwise lend the legend its pale fill.
     shown = alt.Legend(
         title=None,
@@ -88,11 +85,22 @@ def styled(
         labelLimit=300,
         **legend,
     )
-    colour, dash = (alt.Scale(domain=list(names), range=list(r)) for r in (colours, dashes))
+    places = range(len(names)) if styles is None else styles
+    colours = [palette[0][i % len(palette[0])] for i in places]
+    # Where a colour comes again, it comes with another dash.
+    dashes = [palette[1][(i + i // len(palette[0])) % len(palette[1])] for i in places]
     return (
-        alt.Color(field, scale=colour, legend=shown),
-        alt.StrokeDash(field, scale=dash, legend=shown),
+        alt.Color(field, scale=alt.Scale(domain=list(names), range=colours), legend=shown),
+        alt.StrokeDash(field, scale=alt.Scale(domain=list(names), range=dashes), legend=shown),
     )
+
+
+def finished(chart: Any, title: str = "", **place: Any) -> Any:
+    """The grid and the frame that all charts have, and a title in small letters."""
+    if title:
+        text = alt.TitleParams(title, fontSize=11, fontWeight="normal", **place)
+        chart = chart.properties(title=text)
+    return chart.configure_axis(grid=True, gridOpacity=0.4).configure_view(stroke="#ccc")
 
 
 def _column(track: Track, name: str) -> Sequence[float | None]:
@@ -100,7 +108,6 @@ def _column(track: Track, name: str) -> Sequence[float | None]:
 
 
 def split_chart(table: Sequence[Sequence[int]], title: str) -> Any:
-    """Worker x class as a heat map."""
     rows = [
         {"worker": worker, "class": label, "samples": int(count)}
         for worker, counts in enumerate(table)
@@ -123,20 +130,183 @@ def split_chart(table: Sequence[Sequence[int]], title: str) -> Any:
 def save(chart: Any, stem: Path, formats: Sequence[str] = FORMATS, ppi: int = 144) -> list[Path]:
     """Write a chart as ``stem.png``, ``stem.svg``, ``stem.html``; the page needs no network."""
     written = []
+    options_of: dict[str, dict[str, Any]] = {"html": {"inline": True}, "png": {"ppi": ppi}}
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            if kind == "html":
-                chart.save(str(temporary), format="html", inline=True)
-            else:
-                chart.save(str(temporary), format=kind, **({"ppi": ppi} if kind == "png" else {}))
-            os.replace(temporary, path)
-        except OSError as error:
-            raise FednagError(
-                f"{path}: cannot write the chart ({error.strerror}); choose another with --out"
-            ) from error
-        finally:
-            temporary.unlink(missing_ok=True)
+        with os_errors(f"{path}: cannot write the chart", "choose another with --out"):
+            try:
+                chart.save(str(temporary), format=kind, **options_of.get(kind, {}))
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
         written.append(path)
     return written
+
+
+def squeeze(path: Path) -> None:
+    """The same picture in fewer bytes; about a third for charts."""
+    content = path.read_bytes()
+    place, pixels, before, after = len(SIGNATURE), b"", b"", b""
+    while place < len(content):
+        (size,) = struct.unpack(">I", content[place : place + 4])
+        chunk = content[place : place + size + 12]  # size, name, data, checksum
+        place += size + 12
+        if chunk[4:8] == b"IDAT":
+            pixels += chunk[8:-4]
+        elif pixels:
+            after += chunk
+        else:
+            before += chunk
+    packed = b"IDAT" + zlib.compress(zlib.decompress(pixels), 9)
+    middle = struct.pack(">I", len(packed) - 4) + packed + struct.pack(">I", zlib.crc32(packed))
+    if len(middle) < len(content) - len(before) - len(after):
+        write_atomically(path, SIGNATURE + before + middle + after)
+
+
+def time_chart(
+    curves: Sequence[dict[str, Any]],
+    shares: Sequence[dict[str, Any]],
+    title: str,
+    measure: str = "accuracy",
+    target: float | None = None,
+) -> Any:
+    """Rows (method, seconds, measure, low, high) as lines; rows (method, device, part, seconds,
+    order) as stacked bars below each other."""
+    drawn = [_times(curves, measure, target)] if curves else []
+    chart = alt.hconcat(*drawn, _shares(shares), spacing=40).resolve_scale(
+        color="independent", strokeDash="independent"
+    )
+    return finished(chart, title, anchor="start")
+
+
+def _times(rows: Sequence[dict[str, Any]], measure: str, target: float | None) -> Any:
+    colour, dash = _by_method(rows)
+    title = titled(measure)
+    base = alt.Chart(alt.InlineData(values=list(rows)))
+    scale = alt.Scale(zero=False, nice=False)
+    across = alt.X("seconds:Q", title="seconds on the fleet", scale=alt.Scale(nice=False))
+    band = base.mark_area(opacity=0.15).encode(
+        x=across, y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q", color=colour
+    )
+    line = base.mark_line(strokeWidth=2).encode(
+        x=across,
+        y=alt.Y(f"{measure}:Q", title=title, scale=scale),
+        color=colour,
+        strokeDash=dash,
+        tooltip=["method:N", alt.Tooltip("seconds:Q", format=".1f"), f"{measure}:Q"],
+    )
+    layers = [band, line]
+    if target is not None:
+        rule = alt.Chart(alt.InlineData(values=[{"target": target}]))
+        layers.append(rule.mark_rule(strokeDash=[3, 3], color="#666").encode(y="target:Q"))
+    return alt.layer(*layers).properties(width=420, height=320)
+
+
+def _by_method(rows: Sequence[dict[str, Any]]) -> tuple[alt.Color, alt.StrokeDash]:
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    return styled("method:N", methods, orient="bottom", columns=4)
+
+
+def _shares(rows: Sequence[dict[str, Any]]) -> Any:
+    scale = alt.Scale(domain=list(PARTS), range=list(PARTS.values()))
+    colour = alt.Color("part:N", scale=scale, legend=alt.Legend(title=None))
+    sums: dict[tuple[str, str], float] = defaultdict(float)
+    for row in rows:
+        sums[row["method"], row["device"]] += row["seconds"]
+    longest = max(sums.values()) or 1.0
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["method"], []).append(row)
+    panels = []
+    for number, (method, own) in enumerate(groups.items(), 1):
+        last = number == len(groups)
+        title = alt.TitleParams(method, fontSize=11, anchor="start")
+        panels.append(
+            alt.Chart(alt.InlineData(values=own), title=title)
+            .mark_bar()
+            .encode(
+                y=alt.Y("device:N", title=None, sort=None, axis=alt.Axis(labelLimit=200)),
+                x=alt.X(
+                    "seconds:Q",
+                    title="seconds of an average round" if last else None,
+                    axis=alt.Axis(labels=last, ticks=last),
+                    scale=alt.Scale(domain=[0, longest], nice=False),
+                ),
+                color=colour,
+                order="order:Q",
+                tooltip=["device:N", "part:N", alt.Tooltip("seconds:Q", format=".4g")],
+            )
+            .properties(width=320, height=alt.Step(16))
+        )
+    return alt.vconcat(*panels, spacing=8)
+
+
+def plan_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:
+    """Rows (method, tau, seconds, low, high, best) as time over tau; a ring around the best."""
+    colour, dash = _by_method(rows)
+    across = alt.X(
+        "tau:Q",
+        title="tau: local iterations between two aggregations",
+        scale=alt.Scale(type="log", nice=False, padding=12),
+        axis=alt.Axis(values=sorted({row["tau"] for row in rows}), format="d"),
+    )
+    up = alt.Scale(type="log", nice=False, padding=12)
+    base = alt.Chart(alt.InlineData(values=list(rows)))
+    band = base.mark_area(opacity=0.15).encode(
+        x=across, y=alt.Y("low:Q", scale=up), y2="high:Q", color=colour
+    )
+    line = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=30)).encode(
+        x=across,
+        y=alt.Y("seconds:Q", title=f"seconds to {target}", scale=up),
+        color=colour,
+        strokeDash=dash,
+        tooltip=["method:N", "tau:Q", alt.Tooltip("seconds:Q", format=".4g")],
+    )
+    ring = (
+        base.transform_filter("datum.best")
+        .mark_point(size=220, strokeWidth=2, color="#000000")
+        .encode(x=across, y=alt.Y("seconds:Q", scale=up))
+    )
+    chart = alt.layer(band, line, ring).properties(width=520, height=340)
+    return finished(chart, title, anchor="start")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A panel of bounds: rows (x, y, series, part), lines drawn apart where ``part`` differs."""
+
+    title: str
+    across: str
+    up: str
+    rows: Sequence[dict[str, Any]]
+    log_across: bool = True
+    dots: bool = False
+
+
+def bounds_chart(panels: Sequence[Bounds], columns: int = 3) -> Any:
+    """Panels of lines on log axes, ``columns`` a row; values of 0 or less are left out."""
+    names = list(dict.fromkeys(row["series"] for panel in panels for row in panel.rows))
+    shown = [replace(panel, rows=[row for row in panel.rows if row["y"] > 0]) for panel in panels]
+    chart = alt.concat(*(_bounds(panel, names) for panel in shown if panel.rows), columns=columns)
+    return finished(chart.resolve_scale(color="independent", strokeDash="independent"))
+
+
+def _bounds(panel: Bounds, names: list[str]) -> Any:
+    here = [name for name in names if any(row["series"] == name for row in panel.rows)]
+    places = [names.index(name) for name in here]
+    colour, dash = styled("series:N", here, places, orient="bottom", columns=2)
+    across = alt.Scale(type="log" if panel.log_across else "linear", nice=False)
+    return (
+        alt.Chart(alt.InlineData(values=panel.rows), title=panel.title)
+        .mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=8) if panel.dots else False)
+        .encode(
+            x=alt.X("x:Q", title=panel.across, scale=across),
+            y=alt.Y("y:Q", title=panel.up, scale=alt.Scale(type="log", nice=False)),
+            color=colour,
+            strokeDash=dash,
+            detail="part:N",
+            tooltip=["series:N", "x:Q", alt.Tooltip("y:Q", format=".4g")],
+        )
+        .properties(width=280, height=240)
+    )

@@ -62,16 +62,6 @@ class Lines:
     level: float | None = None  # a target, drawn across
 
 
-@dataclass(frozen=True)
-class Heat:
-    """A table drawn as shades: rows of workers, columns of classes."""
-
-    title: str
-    rows: str
-    columns: str
-    cells: Sequence[Sequence[int]]
-
-
 def titled(measure: str) -> str:
     """What stands beside an axis."""
     return MEASURES.get(measure, measure)

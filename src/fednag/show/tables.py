@@ -11,15 +11,8 @@ from fednag.runs.targets import Target
 
 PERCENT, NUMBER = "{:.2%}", "{:.4f}"
 HEADINGS = (
-    "method",
-    "final accuracy",
-    "best accuracy",
-    "final loss",
-    "best loss",
-    "iterations",
-    "MB sent",
-    "seconds",
-    "ended",
+    *("method", "final accuracy", "best accuracy", "final loss", "best loss"),
+    *("iterations", "MB sent", "seconds", "ended"),
 )
 MEASURED = HEADINGS.index("iterations")  # before it stand what was measured, if it was
 
@@ -77,7 +70,6 @@ def as_data(row: Row) -> dict[str, Any]:
 
 
 def render(rows: Sequence[Row]) -> str:
-    """A plain-text table."""
     lines = [headings(rows), *(cells(row, rows) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     ends = (0, len(widths) - 1)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -87,14 +87,17 @@ class RunsProgress:
             begun = state.round if begun is None else begun
             news = news_of(state.record) if state.record else None
             total = expected(state, experiment, rounds)
-            self.progress.update(task, total=total, rounds=total)
-            self._show(task, state, news)
+            early = state.ended is not None and state.ended.kind != "finished"
+            shown = str(state.ended) if early else news
+            fields: dict[str, Any] = {} if shown is None else {"news": shown}
+            self.progress.update(task, total=total, rounds=total, completed=state.round, **fields)
+            if state.ended:
+                self.progress.stop_task(task)
             waited = time.monotonic() - spoke >= QUIET_SECONDS
             first = state.round == begun + 1
             lines = plain and (state.ended or first or (news and waited))
             if lines or (self.verbose and news):
                 spoke = time.monotonic()
-                early = state.ended is not None and state.ended.kind != "finished"
                 tail = f" ({state.ended})" if early else ""
                 reached = f", {news}" if news else ""
                 words = f"round {state.round}/{total}{reached}, {state.seconds:.1f} s{tail}"
@@ -104,15 +107,6 @@ class RunsProgress:
 
     def _print(self, line: str) -> None:
         self.console.print(line, soft_wrap=True)
-
-    def _show(self, task: TaskID, state: State, news: str | None) -> None:
-        if state.ended and state.ended.kind != "finished":
-            news = str(state.ended)
-        self.progress.update(task, completed=state.round)
-        if news is not None:
-            self.progress.update(task, news=news)
-        if state.ended:
-            self.progress.stop_task(task)
 
 
 def count(number: int | None, what: str) -> str:
@@ -134,7 +128,6 @@ def news_of(record: Record) -> str:
 
 
 def metrics_of(record: Record) -> str:
-    """The metrics of a record, as the end of a line."""
     known = {name: value for name, value in record.metrics.items() if value is not None}
     return "".join(f", {name} {value:.4g}" for name, value in known.items())
 

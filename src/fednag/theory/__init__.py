@@ -11,26 +11,24 @@ need torch, and ``constants`` scipy.
 0.1398
 """
 
-from fednag.theory.arrays import over
 from fednag.theory.bounds import (
     Bound,
     Condition,
     Setting,
     alpha,
     alpha_hat,
+    eta_bar,
+    f1,
+    f2,
     fedavg_bound,
     floor,
+    iterations_to,
+    largest_eta,
+    over,
     step_condition,
     theorem1,
     theorem2,
     theorem3,
-)
-from fednag.theory.consequences import (
-    eta_bar,
-    f1,
-    f2,
-    iterations_to,
-    largest_eta,
     theorem4_conditions,
 )
 from fednag.theory.gaps import (

@@ -1,4 +1,4 @@
-"""The theorems against a real trajectory: what holds, by how much, and what says nothing."""
+"""The theorems against a real trajectory: what holds, by how much; as verdicts and as rows."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from fednag.theory.bounds import KINDS, Bound, step_condition, theorem2, theorem3
+from fednag.theory.bounds import KINDS, Bound, Setting, step_condition, theorem2, theorem3
 from fednag.theory.constants import Constants
-from fednag.theory.gaps import f_i, h, v_gap
+from fednag.theory.gaps import Array, f_i, h, v_gap
 from fednag.theory.trajectory import Moment, Trajectory
 
 ROUNDING = 1e-12  # of the largest weights, or of the losses
 RELATIVE = 1e-9
+
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,6 @@ def verdicts(trajectory: Trajectory, constants: Constants, central_gap: float) -
     """Everything that can be tested; ``central_gap`` is what ``centralised_gap`` gave."""
     return [
         *_gaps(trajectory, constants),
-        *_shape(trajectory, constants),
         _at_most(
             "Proposition 1: FedNAG at tau = 1 is centralised NAG",
             [(central_gap, 0.0)],
@@ -56,7 +57,7 @@ def _gaps(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
     eta, gamma, beta = trajectory.eta, trajectory.gamma, constants.beta.value
     x = np.arange(trajectory.tau + 1)
     room = ROUNDING * trajectory.scale
-    reach = h(x, eta, beta, gamma, constants.delta.value)
+    reach = _reach(trajectory, constants)
     moments = trajectory.moments
     yield _at_most(
         "Theorem 1: ||w(t) - w_[k](t)|| <= h", [(m.gap, reach[m.x]) for m in moments], room
@@ -69,15 +70,9 @@ def _gaps(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
     momenta = v_gap(x, eta, beta, gamma, constants.delta.value)
     pairs = [(m.momentum_gap, momenta[m.x]) for m in moments]
     yield _at_most("Lemma 3: ||v(t) - v_[k](t)|| within its bound", pairs, room)
-    far = constants.rho.value * reach[-1]
+    far = constants.rho.value * reach[trajectory.tau]
     pairs = [(m.loss - m.virtual_loss, far) for m in trajectory.ends]
     yield _at_most("F(w(k tau)) - F(w_[k](k tau)) <= rho h(tau)", pairs, _loss_room(trajectory))
-
-
-def _shape(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
-    x = np.arange(max(trajectory.tau, 2) + 1)
-    known = (trajectory.eta, constants.beta.value, trajectory.gamma, constants.delta.value)
-    reach = h(x, *known)
     yield _at_most("h(0) = h(1) = 0", [(float(abs(value)), 0.0) for value in reach[:2]], 0.0)
     falls = [(float(before), float(after)) for before, after in pairwise(reach)]
     yield _at_most("h never falls", falls, 0.0)
@@ -88,17 +83,16 @@ def _losses(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
     room, low, ends = _loss_room(trajectory), trajectory.lowest, trajectory.ends
     first, last = trajectory.moments[0].loss - low, ends[-1].loss - low
     nearest = min(end.virtual_loss - low for end in ends)
-    alphas: dict[str, float] = {kind: setting.alpha(kind) for kind in KINDS}
+    alphas = _alphas(setting, constants)
     small = step_condition(setting.eta, setting.beta, setting.gamma)
-    for name, descent in alphas.items():
-        claim = f"a virtual step lowers F by alpha ||grad F||^2, alpha {name}"
+    for kind in KINDS:
+        claim = f"a virtual step lowers F by alpha ||grad F||^2, alpha {kind}"
         if not small.met:
             yield Verdict(claim, "vacuous", note=f"{small.name} does not hold: {small.detail}")
             continue
-        falls = [(descent * now.steepness**2, fall) for now, fall in _falls(trajectory.moments)]
+        falls = [(alphas[kind] * now.steepness**2, fall) for now, fall in trajectory.falls]
         yield _at_most(claim, falls, room)
-    named = {**alphas, "measured": constants.descent.value}
-    for name, descent in named.items():
+    for name, descent in alphas.items():
         bound = theorem2(
             setting,
             trajectory.iterations,
@@ -108,19 +102,9 @@ def _losses(trajectory: Trajectory, constants: Constants) -> Iterator[Verdict]:
             descent=descent,
         )
         yield _bounded(f"Theorem 2: F(w(T)) - F(w*), alpha {name}", [(last, bound)], room, first)
-    for name, descent in named.items():
-        pairs, best = [], math.inf
-        for end in ends:
-            best = min(best, end.loss - low)
-            pairs.append((best, theorem3(setting, end.t, descent=descent)))
+    for name, descent in alphas.items():
+        pairs = [(b, theorem3(setting, end.t, descent=descent)) for end, b in _best(trajectory)]
         yield _bounded(f"Theorem 3: F(w^f) - F(w*), alpha {name}", pairs, room, first)
-
-
-def _falls(moments: Sequence[Moment]) -> Iterator[tuple[Moment, float]]:
-    """Every virtual step: where it began, and how far F fell."""
-    for now, later in pairwise(moments):
-        if now.k == later.k:
-            yield now, now.virtual_loss - later.virtual_loss
 
 
 def _bounded(
@@ -154,3 +138,61 @@ def _closeness(pair: tuple[float, float]) -> float:
 
 def _loss_room(trajectory: Trajectory) -> float:
     return ROUNDING * max(abs(moment.loss) for moment in trajectory.moments)
+
+
+def gap_rows(trajectory: Trajectory, constants: Constants) -> Rows:
+    """The gap and h over all iterations, as rows for charts."""
+    reach = _reach(trajectory, constants)
+    return [
+        {"x": m.t, "y": value, "series": name, "part": m.k}
+        for m in trajectory.moments
+        for name, value in (("gap", m.gap), ("h", float(reach[m.x])))
+        if m.x >= 2
+    ]
+
+
+def interval_rows(trajectory: Trajectory, constants: Constants) -> Rows:
+    """The largest gap after x iterations of any interval, and h(x)."""
+    reach = _reach(trajectory, constants)
+    rows: Rows = []
+    for x in range(2, trajectory.tau + 1):
+        worst = max(m.gap for m in trajectory.moments if m.x == x)
+        for name, value in (("gap", worst), ("h", float(reach[x]))):
+            rows.append({"x": x, "y": value, "series": name, "part": 0})
+    return rows
+
+
+def loss_rows(trajectory: Trajectory, constants: Constants) -> Rows:
+    """F(w^f) - F(w*) after every round, and Theorem 3's bounds where they say something."""
+    setting = constants.setting(trajectory.eta, trajectory.gamma, trajectory.tau)
+    rows: Rows = []
+    for end, best in _best(trajectory):
+        values: dict[str, float | None] = {"F(w^f) - F(w*)": best}
+        for name, descent in _alphas(setting, constants).items():
+            values[f"bound, alpha {name}"] = theorem3(setting, end.t, descent=descent).value
+        rows += [
+            {"x": end.t, "y": value, "series": name, "part": 0}
+            for name, value in values.items()
+            if value is not None
+        ]
+    return rows
+
+
+def _reach(trajectory: Trajectory, constants: Constants) -> Array:
+    """h(x) for x from 0 to tau, to 2 at least."""
+    x = np.arange(max(trajectory.tau, 2) + 1)
+    known = (trajectory.eta, constants.beta.value, trajectory.gamma, constants.delta.value)
+    reach: Array = h(x, *known)
+    return reach
+
+
+def _best(trajectory: Trajectory) -> Iterator[tuple[Moment, float]]:
+    """The end of every interval, and the least loss so far at one, less F(w*)."""
+    best = math.inf
+    for end in trajectory.ends:
+        best = min(best, end.loss - trajectory.lowest)
+        yield end, best
+
+
+def _alphas(setting: Setting, constants: Constants) -> dict[str, float]:
+    return {kind: setting.alpha(kind) for kind in KINDS} | {"measured": constants.descent.value}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import inf
 
 import numpy as np
 import torch
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from fednag.core.vectors import Vector
-from fednag.theory.bounds import Setting
+from fednag.theory.bounds import Setting, divide
 from fednag.theory.landscape import Landscape
 from fednag.theory.trajectory import Trajectory
 
@@ -43,16 +41,8 @@ class Constants:
     descent: Measured  # the alpha that the run itself showed
 
     def setting(self, eta: float, gamma: float, tau: int) -> Setting:
-        return Setting(
-            eta=eta,
-            gamma=gamma,
-            tau=tau,
-            beta=self.beta.value,
-            rho=self.rho.value,
-            delta=self.delta.value,
-            p=self.p.value,
-            omega=self.omega.value,
-        )
+        names = ("beta", "rho", "delta", "p", "omega")
+        return Setting(eta, gamma, tau, **{name: getattr(self, name).value for name in names})
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +130,8 @@ def measure(landscape: Landscape, trajectory: Trajectory) -> Constants:
     delta = sum(n * d for n, d in zip(sizes, delta_i, strict=True)) / sum(sizes)
     seen = f"maximum over {len(moments)} visited points"
     rho = max(trajectory.last_steepness, *(m.steepness for m in moments))
-    falls = [
-        (now.virtual_loss - later.virtual_loss) / now.steepness**2
-        for now, later in pairwise(moments)
-        if later.k == now.k and now.steepness
-    ]
-    ratios = [_ratio(trajectory.gamma * m.momentum, trajectory.eta * m.steepness) for m in moments]
+    falls = [fall / now.steepness**2 for now, fall in trajectory.falls if now.steepness]
+    ratios = [divide(trajectory.gamma * m.momentum, trajectory.eta * m.steepness) for m in moments]
     farthest = max(m.distance for m in moments)
     return Constants(
         beta=smoothness(landscape, trajectory.visited),
@@ -156,14 +142,10 @@ def measure(landscape: Landscape, trajectory: Trajectory) -> Constants:
         delta_i=delta_i,
         p=Measured(max(ratios), f"||gamma v|| / ||eta grad F||, {seen}"),
         omega=Measured(
-            _ratio(1, farthest**2),
+            divide(1, farthest**2),
             f"1 / largest squared distance to w*, {len(moments)} visited points",
         ),
         descent=Measured(
             min(falls, default=0.0), "least fall of F per squared gradient, all steps"
         ),
     )
-
-
-def _ratio(above: float, below: float) -> float:
-    return above / below if below else (inf if above else 0.0)

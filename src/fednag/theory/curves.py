@@ -9,8 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednag.theory.bounds import KINDS, Kind, Setting, alpha_hat, floor, theorem3
-from fednag.theory.consequences import eta_bar, f1, f2, iterations_to, largest_eta
+from fednag.theory.bounds import (
+    KINDS,
+    Kind,
+    Setting,
+    alpha_hat,
+    eta_bar,
+    f1,
+    f2,
+    floor,
+    iterations_to,
+    largest_eta,
+    theorem3,
+)
 from fednag.theory.gaps import Array
 
 NAMES: dict[Kind, str] = {"paper": "FedNAG, alpha paper", "tight": "FedNAG, alpha tight"}

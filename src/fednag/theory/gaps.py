@@ -52,7 +52,13 @@ def symbols(eta: Real, beta: Real, gamma: Real) -> Symbols:
     e, gamma = np.float64(eta) * np.asarray(beta, float), np.asarray(gamma, float)
     if not (np.all(e > 0) and np.all(gamma > 0) and np.all(gamma < 1)):
         raise FednagError("A to F exist for eta beta > 0 and 0 < gamma < 1 only; give such numbers")
-    growth, decay, over = _rates(e, gamma)
+    # u = gamma A - 1 solves u^2 - m u - e = 0, here without subtracting numbers that are nearly
+    # equal: the other form of the root is for negative m.
+    m = gamma - 1 + e * (1 + gamma)
+    root = np.sqrt(m * m + 4 * e)
+    over = np.where(m > 0, (m + root) / 2, 2 * e / (root + np.abs(m)))[()]
+    growth = 1 + over
+    decay = gamma * (1 + e) / growth
     apart = growth - decay
     return Symbols(
         A=growth / gamma,
@@ -62,16 +68,6 @@ def symbols(eta: Real, beta: Real, gamma: Real) -> Symbols:
         E=(gamma * growth + growth - gamma) / (apart * over),
         F=(gamma * decay + decay - gamma) / (apart * (1 - decay)),
     )
-
-
-def _rates(e: Real, gamma: Real) -> tuple[Real, Real, Real]:
-    """(gamma A, gamma B, gamma A - 1), each without subtracting numbers that are nearly equal."""
-    m = gamma - 1 + e * (1 + gamma)
-    root = np.sqrt(m * m + 4 * e)
-    # u = gamma A - 1 solves u^2 - m u - e = 0; the other form of the root is for negative m.
-    over = np.where(m > 0, (m + root) / 2, 2 * e / (root + np.abs(m)))[()]
-    growth = 1 + over
-    return growth, gamma * (1 + e) / growth, over
 
 
 def f_i(x: Real, eta: Real, beta: Real, gamma: Real, delta_i: Real) -> Real:

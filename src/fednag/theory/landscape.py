@@ -107,7 +107,8 @@ class OnData(Landscape):
         self.start = problem.initial
         self.sizes = tuple(len(mine) for mine in owned)
         self._index = [torch.from_numpy(mine).to(problem.device) for mine in owned]
-        layers = [part for part in problem.module.modules() if not _transparent(part)]
+        through = nn.Sequential | nn.Flatten
+        layers = [part for part in problem.module.modules() if not isinstance(part, through)]
         if len(layers) != 1 or not isinstance(layers[0], nn.Linear):
             raise FednagError("model: the theory is about convex losses; use linear or logistic")
         if problem.objective.given not in (squared_error, cross_entropy):
@@ -198,7 +199,3 @@ class OnData(Landscape):
             x, y = self.problem.batch(self.problem.x, self.problem.y, index)
             weight = torch.full((len(index),), 1 / self.sizes[worker], dtype=torch.float64)
             yield x, y, weight
-
-
-def _transparent(part: nn.Module) -> bool:
-    return isinstance(part, nn.Sequential | nn.Flatten)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
@@ -62,6 +63,12 @@ class Trajectory:
     def ends(self) -> list[Moment]:
         """The end of every interval: t = k tau."""
         return [moment for moment in self.moments if moment.x == self.tau]
+
+    @property
+    def falls(self) -> list[tuple[Moment, float]]:
+        """Every virtual step: where it began, and how far F fell."""
+        steps = [(now, later) for now, later in pairwise(self.moments) if now.k == later.k]
+        return [(now, now.virtual_loss - later.virtual_loss) for now, later in steps]
 
 
 def watch(

@@ -1,9 +1,12 @@
-"""Runs on a terminal: a line each, with sparklines, progress and time left."""
+"""Runs as they are now, and on a terminal: a line each, with sparklines and time left."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from math import log
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,9 +14,109 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fednag.errors import FednagError
+from fednag.runs.folder import RunFolder
 from fednag.runs.view import RunView
 from fednag.show.spec import titled
-from fednag.show.watch.follow import Look, pace, seconds_left
+
+RECENT = 20  # records from which the pace of a run is taken
+
+Stamp = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there is at one moment."""
+
+    views: list[RunView]  # running ones first, then the newest
+    failed: list[str]  # a sentence for each that cannot be read
+    tag: str  # changes when anything does
+
+    @property
+    def running(self) -> int:
+        return sum(view.running for view in self.views)
+
+
+@dataclass
+class Follower:
+    """Looks at a folder of runs."""
+
+    root: Path
+    _known: dict[Path, tuple[Stamp, RunView | str]] = field(default_factory=dict)
+
+    def look(self) -> Look:
+        known: dict[Path, tuple[Stamp, RunView | str]] = {}
+        for path in self._folders():
+            stamp = _stamp(path)
+            before = self._known.get(path)
+            if before is None or before[0] != stamp:
+                known[path] = stamp, _read(path)
+            else:
+                known[path] = stamp, _still(before[1])
+        self._known = known
+        found = [content for _, content in known.values()]
+        views = [content for content in found if isinstance(content, RunView)]
+        views.sort(key=lambda s: s.started, reverse=True)
+        views.sort(key=lambda s: not s.running)
+        state = [
+            (str(path), stamp, told if isinstance(told, str) else f"{told.running} {told.ended}")
+            for path, (stamp, told) in known.items()
+        ]
+        tag = hashlib.sha256(repr(sorted(state)).encode()).hexdigest()[:16]
+        return Look(views, [content for content in found if isinstance(content, str)], tag)
+
+    def _folders(self) -> list[Path]:
+        try:
+            root = self.root.resolve()
+            below = {file.parent for file in self.root.rglob("run.json")}
+            # A link may lead elsewhere; what is not under the folder is not shown.
+            return sorted(path for path in below if path.resolve().is_relative_to(root))
+        except OSError:
+            return []
+
+
+def _stamp(path: Path) -> Stamp:
+    found: list[int] = []
+    for name in ("records.jsonl", "run.json", "config.toml"):
+        try:
+            status = (path / name).stat()
+            found += [status.st_size, status.st_mtime_ns]
+        except OSError:
+            found += [-1, -1]
+    return tuple(found)
+
+
+def _read(path: Path) -> RunView | str:
+    try:
+        return RunView.read(RunFolder(path))
+    except FednagError as error:
+        return str(error)
+    except OSError as error:  # removed while it was being read
+        return f"{path}: cannot be read ({error.strerror or error}); check its permissions"
+
+
+def _still(content: RunView | str) -> RunView | str:
+    """A run that was running may have been killed: nothing in its files says so."""
+    if isinstance(content, str) or not content.running or content.folder is None:
+        return content
+    return replace(content, running=RunFolder(content.folder).is_being_written)
+
+
+def pace(view: RunView) -> float | None:
+    """Rounds a second, lately; None before there is something to tell it from."""
+    recent = view.records[-RECENT:]
+    if len(recent) < 2 or recent[-1].seconds <= recent[0].seconds:
+        return None
+    return (recent[-1].round - recent[0].round) / (recent[-1].seconds - recent[0].seconds)
+
+
+def seconds_left(view: RunView) -> float | None:
+    """Until a run's last round, at its present pace."""
+    speed = pace(view)
+    if not view.running or not speed or view.planned is None:
+        return None
+    return max(0, view.planned - view.rounds) / speed
+
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 16
@@ -46,7 +149,6 @@ def state_of(view: RunView) -> str:
 
 
 def experiment_of(view: RunView) -> str | None:
-    """The name of the experiment that a run is of, where its file has one."""
     name = view.config.get("name")
     return str(name) if name else None
 
@@ -72,7 +174,10 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
     shown = [
         i for i in range(len(HEADINGS)) if (i or several) and (width >= WIDE or i not in BULKY)
     ]
-    measures = _measures(look.views, width)
+    # What else there is a column for: the test loss if there is room, and the metrics.
+    tested = width >= WIDE and any(view.values("test_loss") for view in look.views)
+    metrics = (name for view in look.views for name in view.metrics)
+    measures = list(dict.fromkeys([*["test_loss"] * tested, *metrics]))
     for heading in (*(HEADINGS[i] for i in shown), *(titled(name) for name in measures)):
         right = heading in RIGHT or heading not in HEADINGS
         wraps = heading in ("experiment", "run")
@@ -90,14 +195,6 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
         parts.append(Text(f"… and {len(look.views) - most} more", style="dim"))
     parts += [Text(sentence, style="red") for sentence in look.failed[:3]]
     return Group(*parts)
-
-
-def _measures(views: Sequence[RunView], width: int) -> list[str]:
-    """What else there is a column for: the test loss if there is room, and the metrics."""
-    found: dict[str, None] = {}
-    if width >= WIDE and any(view.values("test_loss") for view in views):
-        found["test_loss"] = None
-    return list(found | dict.fromkeys(name for view in views for name in view.metrics))
 
 
 def _last(view: RunView, measure: str) -> str:

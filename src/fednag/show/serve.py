@@ -15,9 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from fednag.errors import FednagError
 from fednag.runs.targets import Target
-from fednag.show.document import document
-from fednag.show.page import html
-from fednag.show.watch.follow import Follower, Look
+from fednag.show.document import document, html
+from fednag.show.watch import Follower
 
 LOOPBACK = "127.0.0.1"
 HEADERS = {
@@ -55,31 +54,21 @@ class Server(ThreadingHTTPServer):
         with self._lock:
             look = self.follower.look()
             if look.tag != self._made[0]:
-                self._made = look.tag, self._document(look)
+                views = [view for view in look.views if view.records]
+                root = str(self.follower.root)
+                made = document(views, self.target) if views else waiting(root)
+                notes = [*look.failed, *made["notes"]]
+                self._made = look.tag, {**made, "notes": notes, "tag": look.tag}
             return self._made[1]
-
-    def _document(self, look: Look) -> Mapping[str, Any]:
-        views = [view for view in look.views if view.records]
-        root = str(self.follower.root)
-        made = document(views, self.target) if views else waiting(root)
-        return {**made, "notes": [*look.failed, *made["notes"]], "tag": look.tag}
 
 
 def waiting(root: str) -> dict[str, Any]:
     """A page about no runs."""
-    empty: dict[str, Any] = {
-        key: [] for key in ("notes", "ranking", "methods", "tracks", "overlays", "charts")
-    }
-    empty |= {key: [] for key in ("workers", "splits", "times", "runs")}
+    lists = ("notes", "ranking", "methods", "tracks", "overlays", "charts")
+    empty: dict[str, Any] = {key: [] for key in (*lists, "workers", "splits", "times", "runs")}
     sentence = f"No records in {root} yet; this page shows them as soon as there are some."
-    return {
-        **empty,
-        "title": root,
-        "sentence": sentence,
-        "target": None,
-        "table": {},
-        "settings": {},
-    }
+    empty |= {"title": root, "sentence": sentence, "target": None, "table": {}, "settings": {}}
+    return empty
 
 
 class Handler(BaseHTTPRequestHandler):
