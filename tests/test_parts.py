@@ -619,6 +619,7 @@ def test_silos_have_the_same_parts(name: str, tmp_path: Path) -> None:
         uplink__0__kind="clip",
         uplink__0__norm=0.05,
         uplink__1__kind="float16",
+        downlink__0__kind="float16",
         aggregator__kind="equal",
         controller__kind="steps-by-worker",
         controller__steps="[1, 3]",
@@ -631,9 +632,39 @@ def test_silos_have_the_same_parts(name: str, tmp_path: Path) -> None:
     assert gap(run, here) < 1e-13
     ours, theirs = run.records[-1], here.records[-1]
     assert (ours.bytes_up, ours.bytes_down) == (theirs.bytes_up, theirs.bytes_down)
-    assert ours.bytes_up * (8 if name == "mime" else 4) == ours.bytes_down
+    assert ours.bytes_up * (2 if name == "mime" else 1) == ours.bytes_down
     config = config_of(tmp_path / "plain", algorithm__name=name)
     assert gap(run, play(config, grid_of(config))) > 1e-6
+
+
+COUNTED = """
+from dataclasses import dataclass
+import torch
+from fednag import FedAvg, Vectors
+
+@dataclass(frozen=True)
+class Counted(FedAvg):
+    \"\"\"FedAvg whose workers also say how far they came, as one number.\"\"\"
+    up = ("w", "far")
+    elementwise = False
+
+    def end(self, local, sent, mine, data, steps):
+        return Vectors(w=local.w, far=(local.w - sent.w).norm(dim=1, keepdim=True)), mine
+
+    def update(self, server, mean, news):
+        return Vectors(w=server.w + (mean.w - server.w) / (1 + mean.far))
+"""
+
+
+def test_a_number_goes_up_as_a_number(tmp_path: Path) -> None:
+    """Here and from silos; it costs the bytes of one number."""
+    (tmp_path / "counted.py").write_text(COUNTED)
+    name = f"{tmp_path / 'counted.py'}:Counted"
+    config = config_of(tmp_path / "flower", algorithm__name=name)
+    run = play(config, grid_of(config))
+    here = simulated(read_run_config(config), tmp_path / "here")
+    assert gap(run, here) < 1e-13
+    assert run.records[-1].bytes_up == here.records[-1].bytes_up == 3 * 3 * (650 + 1) * 8
 
 
 def test_draws_are_shared() -> None:

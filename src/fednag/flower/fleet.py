@@ -20,7 +20,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fednag.core.aggregator import including
-from fednag.core.algorithm import BUFFERS
+from fednag.core.algorithm import BUFFERS, numbers_returned
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
 from fednag.core.keys import Draws, Indexes
 from fednag.core.state import State
@@ -79,7 +79,10 @@ class Fleet(Executor):
         self.membership = Membership(grid, deployment, known, tell)
         problem = plan.problem
         narrower = (torch.float16,) if plan.scheme.uplink.parts else ()
-        self._shape = Shape(len(problem.initial), problem.dtype, len(problem.buffers), narrower)
+        method, w = plan.algorithm, problem.initial
+        single = {n for stage in method.stages for n in numbers_returned(method, stage, w)}
+        buffers = len(problem.buffers)
+        self._shape = Shape(len(w), problem.dtype, buffers, narrower, tuple(single))
         self._here: Local | None = None
         if deployment.evaluates_here:
             sizes = [len(o) for o in plan.owned]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from fednag.controllers import Constant
 from fednag.core.algorithm import BUFFERS
@@ -59,7 +60,8 @@ class Silo:
     @property
     def shape(self) -> Shape:
         problem = self.problem
-        return Shape(len(problem.initial), problem.dtype, len(problem.buffers))
+        narrower = (torch.float16,) if self.scheme.downlink.parts else ()
+        return Shape(len(problem.initial), problem.dtype, len(problem.buffers), narrower)
 
     @property
     def most_steps(self) -> int:
