@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from browser import Browser, program
 from fednag.data.dataset import Dataset
+from fednag.simulate import tuning
 
 torch.set_num_threads(1)  # tests run in parallel processes
 
@@ -64,6 +65,12 @@ def real_data() -> None:
     """Asked for by tests that read the data sets the user has."""
     if not os.environ.get("FEDNAG_DATA"):
         pytest.skip("FEDNAG_DATA is not set: the real data sets are not here")
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs choose their chunk after few turns: how fast they are is not tested."""
+    monkeypatch.setattr(tuning, "PATIENCE", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -257,9 +257,8 @@ def test_chunked_cnn_is_looped(pictures: Dataset, name: str) -> None:
     torch.testing.assert_close(stacked, looped, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.slow
 def test_chunked_deep_networks_are_looped(pictures: Dataset) -> None:
-    changes: dict[str, Any] = {"model": "vgg16-gn", "tau": 1, "iterations": 1, "batch": 2}
+    changes: dict[str, Any] = {"model": "resnet20", "tau": 1, "iterations": 1, "batch": 2}
     looped = weights(pictures, FedNAG(lr=0.01), **changes)
     stacked = weights(pictures, FedNAG(lr=0.01), **changes, chunk=2)
     torch.testing.assert_close(stacked, looped, rtol=1e-8, atol=1e-10)

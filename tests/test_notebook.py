@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import fednag
+from fednag.config import parse
 from fednag.core.ending import Ending
 from fednag.core.record import Record
 from fednag.runs.view import RunView
@@ -87,17 +88,19 @@ def test_quiet_is_quiet(notebook: Notebook) -> None:
 
 def test_updates_are_few(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of a tenth of a second: every other one is shown."""
+    hundred = parse({"training": {"tau": 1, "iterations": 100}})
     now = [0.0]
     monkeypatch.setattr(shown.time, "monotonic", lambda: now[0])
     with shown.progress(["a<b", "c"]) as started:
         assert started is not None
         for label in ("a<b", "c"):
-            listen = started(label, None, 100)  # type: ignore[arg-type]
+            listen = started(label, hundred, 100)
             for number in range(1, 101):
                 now[0] += 0.1000001
                 record = Record(number, number, 0.5, 0.75, None, 0, 0, 0.0, 1)
                 ended = "finished" if number == 100 else None
-                listen(SimpleNamespace(round=number, record=record, ended=ended))  # type: ignore[arg-type]
+                state = SimpleNamespace(round=number, iteration=number, record=record, ended=ended)
+                listen(state)  # type: ignore[arg-type]
     said = texts(notebook)
     assert 90 <= len(said) <= 105
     assert said[25] == "a<b (1 of 2): round 50/100, loss 0.5000, accuracy 75.0%, 0:00:15 left"
