@@ -554,6 +554,18 @@ def test_what_is_no_part_is_told(raw: dict[str, Any], sentence: str) -> None:
         ),
         ({"schedule": [Cosine("algorithm.mu")]}, "schedule.0.field: 'algorithm.mu' is no number"),
         ({"schedule": [Cosine("training.tau")]}, "schedule.0.field: 'training.tau' is no number"),
+        (
+            {"algorithm": "fedadam", "schedule": [Cosine("algorithm.momentum", 5.0)]},
+            "schedule.0.field: algorithm.momentum would become 2.95",
+        ),
+        (
+            {"schedule": [Cosine("algorithm.lr"), Cosine("algorithm.lr", 0.1)]},
+            "schedule.1.field: algorithm.lr has a schedule already",
+        ),
+        (
+            {"controller": Buffered(5), "clock": {"fleet": "paper-edge"}},
+            "controller: a round needs 5 answers, and there are 4 workers",
+        ),
         ({"uplink": "float16"}, "uplink: give a list"),
         ({"uplink": [Float16]}, "uplink: give an instance, Float16()"),
         ({"uplink": [EqualMean()]}, "uplink: EqualMean() is no transform"),

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from fednag.aggregators import AGGREGATORS
 from fednag.config.messages import nearest
-from fednag.config.own import build_part
+from fednag.config.own import build_part, checker
 from fednag.config.sections import CUSTOM, is_own
 from fednag.controllers import CONTROLLERS, SCHEDULES
 from fednag.core.aggregator import Aggregator
@@ -66,6 +68,10 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
         made[section].append(part or build_part(table, registry, base, field))
     for place, schedule in enumerate(made["schedule"]):
         check_schedule(schedule, algorithm, f"schedule.{place}.field")
+        if schedule.field in [other.field for other in made["schedule"][:place]]:
+            raise FednagError(
+                f"schedule.{place}.field: {schedule.field} has a schedule already; leave one out"
+            )
     schedules = tuple(made["schedule"])
     if algorithm.pooled:  # nothing travels, and there is nobody to choose from
         return Scheme(algorithm, schedules=schedules)
@@ -151,3 +157,13 @@ def check_schedule(schedule: Schedule, algorithm: Algorithm, field: str) -> None
         )
     if not isinstance(getattr(algorithm, name), int | float):
         raise FednagError(f"{field}: {schedule.field} is not a number; schedule another")
+    first, model = getattr(algorithm, name), checker(type(algorithm))
+    for done in (0.0, 0.5, 0.999):  # the last round begins before all iterations are done
+        value = schedule.at(first, done)
+        try:
+            model.model_validate({**asdict(algorithm), name: value})  # type: ignore[call-overload]
+        except ValidationError:
+            raise FednagError(
+                f"{field}: {schedule.field} would become {value:.4g}, which "
+                f"{type(algorithm).__name__} does not allow; change the schedule's numbers"
+            ) from None

@@ -94,6 +94,11 @@ class Loop:
                     f"workers, and {type(scheme.algorithm).__name__} has rounds of several "
                     "exchanges; use another method or controller"
                 )
+            if order.need is not None and order.need > len(setting.sizes):
+                raise FednagError(
+                    f"controller: a round needs {order.need} answers, and there are "
+                    f"{len(setting.sizes)} workers; lower its need"
+                )
             numbers = {} if stage.asks else {**scheduled, **order.numbers}
             asked = self._asked(draft, order, place, numbers)
             taken = self._closed(draft, order, asked)
