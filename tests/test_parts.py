@@ -251,6 +251,10 @@ def test_what_is_remembered_matters(blobs: Dataset) -> None:
     whole = states(blobs, scheme)
     broken = list(simulate(plan_of(blobs, scheme), replace(whole[1], residues={})))
     assert not near(broken[-1].server.w, whole[-1].server.w)
+    scheme = Scheme(FedNAG(), downlink=Chain((Largest(4),)))
+    whole = states(blobs, scheme)
+    broken = list(simulate(plan_of(blobs, scheme), replace(whole[1], residues={})))
+    assert not near(broken[-1].server.w, whole[-1].server.w)
     scheme = Scheme(FedNAG(), Buffered(need=2))
     whole = states(blobs, scheme, clock=Uneven)
     assert whole[1].flying
@@ -439,11 +443,16 @@ def test_random_transforms_are_keyed_by_round_and_worker(blobs: Dataset) -> None
     assert torch.equal(weights(blobs, scheme, per_round=3, chunk=1), first)
     assert near(weights(blobs, scheme, per_round=3, chunk=3, threads=2), first)
     assert not near(weights(blobs, Scheme(FedNAG()), per_round=3), first, 1e-6)
-    noises = [
-        [float(v) for v in Noise().apply(Vectors(w=torch.zeros(2)), Vectors(), rng)[0].w]
-        for rng in (np.random.default_rng([5, n]) for n in (1, 2))
-    ]
-    assert noises[0] != noises[1]
+    drawn: list[float] = []
+
+    @dataclass(frozen=True)
+    class Drawing(Transform):
+        def apply(self, up: Vectors, kept: Vectors, rng: Any) -> tuple[Vectors, Vectors]:
+            drawn.append(float(rng.random()))
+            return up, kept
+
+    weights(blobs, Scheme(FedNAG(), uplink=Chain((Drawing(),))))
+    assert len(drawn) == len(set(drawn)) == 16  # four workers, four rounds
 
 
 def test_what_controllers_ask_for_is_told(blobs: Dataset) -> None:
