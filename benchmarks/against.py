@@ -1,13 +1,14 @@
 """The code as it is against an older revision: the same bits, and how fast each is.
 
-    python benchmarks/against.py REVISION [bits|speed] [--turns 5]
+    python benchmarks/against.py REVISION [bits|speed|rows] [--turns 5]
 
 Version 0.1.0 is 0a2429c. Its fednag-local differs: it was trained wrongly then.
 
 The older revision is checked out into a folder of its own, and every run is made by a process of
 its own, in turns. Digests say whether every method ends with the same weights to the bit: on the
 embedded digits, and on MNIST where ``FEDNAG_DATA`` names a folder that has it; for workers computed
-alone and stacked by four. Speeds are ratios of the best of several turns.
+alone and stacked by four. Speeds are ratios of the best of several turns: ``speed`` times short
+runs from beginning to end, ``rows`` the rounds that ``make bench`` times, both revisions in turns.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from contest import Contender, Contest
+from run import images
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -67,6 +71,9 @@ ROWS = (
     ("cnn", 4, 64, 4, 2),
 )
 
+# of make bench: model, workers, rounds a turn, chunk
+BENCH = (("logistic", 4, 20, 2), ("logistic", 100, 4, 13), ("cnn", 4, 2, 1))
+
 
 def call(source: Path, script: str, *words: object) -> object:
     """What a script prints, run with the package in ``source``."""
@@ -114,10 +121,36 @@ def compare_speed(old: Path, turns: int) -> None:
         )
 
 
+def compare_rows(old: Path, turns: int) -> None:
+    """The rounds of ``make bench``, each revision with a setting of its own choice and the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        print(f"data: {images(Path(folder), smoke=False)}")
+        for model, workers, rounds, chunk in BENCH:
+            for setting in (0, chunk):
+                work = {"model": model, "workers": workers, "tau": 20, "batch": 64, "data": folder}
+                work |= {"chunk": setting, "threads": 2 if setting else 0}
+                both = [
+                    Contender(name, "ours.py", work, folder=source / "benchmarks" / "contenders")
+                    for name, source in (("before", old), ("now", ROOT))
+                ]
+                with Contest(both) as contest:
+                    contest.play(turns, rounds)
+                if failed := [each.failure for each in both if each.failure]:
+                    sys.exit(f"{model}, N {workers}: {failed[0]}")
+                before, now = both
+                how = f"chunk {setting}" if setting else f"chosen {now.facts['chosen']['chunk']}"
+                print(
+                    f"{model}, N {workers}, {how}: {1e3 * before.best:.2f} ms a round before, "
+                    f"{1e3 * now.best:.2f} ms now, ratio {now.best / before.best:.3f}; "
+                    f"first round after {before.startup:.1f} s before, {now.startup:.1f} s now",
+                    flush=True,
+                )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("revision", help="a commit or tag to compare with")
-    parser.add_argument("what", nargs="?", choices=["bits", "speed"], default="bits")
+    parser.add_argument("what", nargs="?", choices=["bits", "speed", "rows"], default="bits")
     parser.add_argument("--turns", type=int, default=5, help="of each, where they are timed")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -128,6 +161,8 @@ def main() -> None:
             same = compare_digests(old) if given.what == "bits" else True
             if given.what == "speed":
                 compare_speed(old, given.turns)
+            if given.what == "rows":
+                compare_rows(old, given.turns)
         finally:
             subprocess.run([*git, "remove", "--force", str(old)], check=True)
     sys.exit(0 if same else 1)

@@ -31,13 +31,14 @@ class Contender:
     work: dict[str, Any]
     python: Path = Path(sys.executable)
     pausable: bool = True
+    folder: Path = CONTENDERS
     startup: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
     failure: str | None = None
 
     def start(self) -> None:
-        command = [str(self.python), str(CONTENDERS / self.script), json.dumps(self.work)]
+        command = [str(self.python), str(self.folder / self.script), json.dumps(self.work)]
         quiet = {
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -49,13 +50,17 @@ class Contender:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **quiet, "PYTHONPATH": str(CONTENDERS)},
+            env={**os.environ, **quiet, "PYTHONPATH": self._path()},
             start_new_session=True,
         )
         self._errors: list[str] = []
         threading.Thread(target=self._drain, daemon=True).start()
         self.startup = self._answer("ready")
         self._pause()
+
+    def _path(self) -> str:
+        """Where it imports from: the package beside its benchmarks goes before an installed one."""
+        return os.pathsep.join([str(self.folder), str(self.folder.parents[1] / "src")])
 
     def play(self, rounds: int) -> float:
         assert self._process.stdin is not None

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.jit._fuser import optimized_execution
 
 _C: Any = torch._C
 
@@ -52,8 +51,15 @@ def compiled(module: GraphModule) -> Replay:
 
     def replay(*tensors: Tensor) -> Any:
         # Without optimisation, which would begin after a few calls and might change roundings.
-        with torch.no_grad(), optimized_execution(False):
+        # Set by hand: two context managers take as long as a small operation.
+        graded, optimised = torch.is_grad_enabled(), _C._get_graph_executor_optimize()
+        _C._set_grad_enabled(False)
+        _C._set_graph_executor_optimize(False)
+        try:
             return function(*tensors, *constants)
+        finally:
+            _C._set_grad_enabled(graded)
+            _C._set_graph_executor_optimize(optimised)
 
     return replay
 

@@ -83,8 +83,10 @@ class Loop:
         draft = _Draft(state)
         scheduled = scheme.numbers(state.iteration, setting.iterations)
         for place, stage in enumerate(stages):
-            busy = [flight.worker for flight in draft.flying]
-            free = np.setdiff1d(np.arange(len(setting.sizes)), busy, assume_unique=True)
+            free = np.arange(len(setting.sizes))
+            if draft.flying:
+                busy = [flight.worker for flight in draft.flying]
+                free = np.setdiff1d(free, busy, assume_unique=True)
             order, draft.control = scheme.controller.next(
                 draft.control, draft.news, free, stage, setting
             )
@@ -115,8 +117,10 @@ class Loop:
         steps = steps_of(order, 0 if stage.asks else self.setting.iterations - state.iteration)
         if not stage.asks:
             draft.ordered = order.cohort, steps
-        here = ~np.isin(order.cohort, sorted(draft.lost))
-        workers, steps = order.cohort[here], steps[here]
+        workers = order.cohort
+        if draft.lost:
+            here = ~np.isin(workers, sorted(draft.lost))
+            workers, steps = workers[here], steps[here]
         if place == 0:
             reached = self.executor.reachable(workers, draft.now)
             draft.lose(workers[~reached])
@@ -161,8 +165,9 @@ class Loop:
         if answers.total is None:
             draft.usable = False
             return False
-        rng = generator(self.setting.seed, AGGREGATION, asked.round, asked.place)
-        mean = scheme.aggregator.finish(answers.total, rng)
+        draws = type(scheme.aggregator).finish is not Aggregator.finish
+        key = self.setting.seed, AGGREGATION, asked.round, asked.place
+        mean = scheme.aggregator.finish(answers.total, generator(*key) if draws else None)
         mean = mean.map(lambda vector: vector.to(server.w.dtype))
         if asked.as_differences:
             sent = asked.sent
@@ -325,9 +330,10 @@ class _Draft:
         self.missed |= set(answers.missed)
         self.answered = 0
         for part in taken:
-            came = ~np.isin(part.workers, answers.missed)
-            self.starts[part.workers[came]] += part.steps[came]
-            self.answered += int(came.sum())
+            if answers.missed:
+                part = part.among(~np.isin(part.workers, answers.missed))
+            self.starts[part.workers] += part.steps
+            self.answered += len(part.workers)
 
     def facts(self, setting: Setting, exact: bool) -> tuple[RoundFacts, ...]:
         """What a record says of this round; nothing if it is a plain one."""

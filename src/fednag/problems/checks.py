@@ -37,6 +37,7 @@ CLOSE = 1e-9  # relative difference allowed in double precision
 ROUNDINGS = 64  # times what one more rounding of the inputs changes, in single precision
 EPSILON = torch.finfo(torch.float32).eps
 MOST_RECORDINGS = 24  # of one function; batches of further shapes go through the plain loop
+MOST_SAMPLES = 64  # of an evaluation that the module computes too
 SEED = 7_919  # of the numbers recordings are made with
 
 T = TypeVar("T")
@@ -59,6 +60,8 @@ class Function:
     """What the user's module gives for some rows, in a problem's precision."""
     widened: Callable[[Given], Given]
     """The same numbers in double precision, for a problem's twin."""
+    most: int | None = None
+    """Rows compared when a recording is first used, spread over all of them; None: all."""
     before: Callable[[Given], list[Tensor | None]] | None = None
     """For each result, what it was before: an error is measured by how far the result moved."""
 
@@ -98,7 +101,8 @@ class Checked:
     def _check(self, recording: Recording, given: Given, due: int, padded: bool) -> None:
         workers = len(given[0])
         first = recording.checked[padded] < 0
-        rows = slice(0, workers) if first else slice(due % workers, due % workers + 1)
+        apart = -(-workers // (self.function.most or workers))
+        rows = slice(0, workers, apart) if first else slice(due % workers, due % workers + 1)
         if first:  # the first weights may be what a recording holds on to
             given = self.function.moved(given)
         with private_randomness(SEED + due):
@@ -276,6 +280,7 @@ class Judgements(_Recorded):
             moved=lambda given: (given[0], moved(given[1]), *given[2:]),
             expected=_judged_plainly,
             widened=_wide_samples,
+            most=MOST_SAMPLES,
         )
         super().__init__(problem, function)
 
@@ -295,6 +300,8 @@ class Judgements(_Recorded):
 
 def _judged_plainly(problem: Problem, given: Given, rows: slice) -> list[Tensor]:
     index, w, b, x, y = given
+    if not problem.facts.mixes_settled:  # a sample's loss is the same whatever is beside it
+        index, rows = index[rows], slice(None)
     features, targets = problem.batch(x, y, index)
     # One that is random there too is measured with the same draws every time.
     with private_randomness(SEED), torch.no_grad():

@@ -42,6 +42,7 @@ class Carried:
         self.alike: Any = None  # what must be the same for the recording to be the same
         self.recording: Recording | None = None
         self.results: list[str] = []
+        self.scalars: list[Tensor] = []
 
 
 class MiniBatch:
@@ -121,7 +122,9 @@ class RecordedStep:
             if not (workers > 1 and gradients.alone):
                 # A worker begins with what all were sent, and goes on with what is its own: with
                 # one layout in memory there is one recording.
-                local = local.map(lambda vector: stacked(vector, workers).contiguous())
+                begins = grad.carried.recording is None
+                if begins or not all(vector.is_contiguous() for vector in local.values()):
+                    local = local.map(lambda vector: stacked(vector, workers).contiguous())
                 found = self._replayed(local, grad, sent, mine, numbers)
                 if found is not None:
                     return found
@@ -136,13 +139,17 @@ class RecordedStep:
         numbers: Mapping[str, float],
     ) -> Vectors | None:
         carried, problem = batch.carried, self.problem
-        scalars = [torch.tensor(float(number), dtype=torch.float64) for number in numbers.values()]
+        alike = [(name, vector.shape) for name, vector in local.items()]
+        known = carried.recording is not None and carried.alike == alike
+        if not known:
+            carried.scalars = [
+                torch.tensor(float(number), dtype=torch.float64) for number in numbers.values()
+            ]
         given = (
             batch.index, batch.weight, carried.rows, problem.x, problem.y,
-            *local.values(), *sent.values(), *mine.values(), *scalars,
+            *local.values(), *sent.values(), *mine.values(), *carried.scalars,
         )  # fmt: skip
-        alike = [(name, vector.shape) for name, vector in local.items()]
-        if carried.recording is None or carried.alike != alike:
+        if not known:
             names = tuple(local), tuple(sent), tuple(mine), tuple(numbers)
             if names not in self._recorded:
                 self._recorded[names] = self._checked(*names)
