@@ -124,6 +124,13 @@ class Algorithm(ABC):
         """
         return local.pick(self.up), mine
 
+    def settle(self, kept: Vectors, arrived: Vectors) -> Vectors:
+        """What the worker keeps, once it is known what the server makes of its upload.
+
+        ``kept`` is what ``end`` gave, ``arrived`` what it returned, as transforms left it.
+        """
+        return kept
+
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         """The server's vectors that change, from the weighted mean of what came up."""
         return server.but(**mean)
@@ -210,7 +217,8 @@ def payloads(algorithm: Algorithm, server: Vectors) -> list[tuple[int, int]]:
     return [
         (
             rules.pick(stage.down).nbytes + buffers,
-            _returned(algorithm, stage, rules.w) + (0 if stage.asks else buffers),
+            sum(lengths(algorithm, stage, rules.w).values()) * rules.w.element_size()
+            + (0 if stage.asks else buffers),
         )
         for stage in algorithm.stages
     ]
@@ -222,17 +230,16 @@ def payload(algorithm: Algorithm, server: Vectors) -> tuple[int, int]:
     return sum(down for down, _ in stages), sum(up for _, up in stages)
 
 
-def _returned(algorithm: Algorithm, stage: Algorithm, w: Vector) -> int:
-    """Bytes a worker returns, worked out by running the rules on two short vectors."""
+def lengths(algorithm: Algorithm, stage: Algorithm, w: Vector) -> dict[str, int]:
+    """How long the vectors are that a worker returns, found by the rules on two short ones."""
     try:
         (short, first), (longer, second) = ((d, _sizes(algorithm, stage, w[:1], d)) for d in (3, 5))
     except Exception:  # its own training will tell what is wrong
-        return len(stage.up) * w.nbytes
-    total = 0
-    for name, size in first.items():
-        slope = (second[name] - size) // (longer - short)
-        total += size - slope * short + slope * len(w)
-    return total * w.element_size()
+        return dict.fromkeys(stage.up, len(w))
+    return {
+        n: size + (second[n] - size) // (longer - short) * (len(w) - short)
+        for n, size in first.items()
+    }
 
 
 def numbers_returned(algorithm: Algorithm, stage: Algorithm, w: Vector) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from fednag.core.vectors import Vector, Vectors
 from fednag.errors import FednagError
 
 SIZE, WORKERS = 5, 3  # of the vectors and stacks the rules are tried on
-RULES = ("init", "memory", "begin", "step", "end", "update")
+RULES = ("init", "memory", "begin", "step", "end", "settle", "update")
 
 
 def check(algorithm: Algorithm) -> None:

@@ -152,8 +152,8 @@ class Loop:
         key = SERVER, place
         residue = draft.residues.get(key) or scheme.downlink.init(sent)
         rng = generator(self.setting.seed, DOWNLINK, draft.state.round + 1, place)
-        wire, draft.residues[key] = scheme.downlink.apply(sent, residue, rng)
-        return wire.map_named(lambda name, vector: vector.to(sent[name].dtype)), wire
+        wire, arrived, draft.residues[key] = scheme.downlink.carry(sent, residue, rng)
+        return arrived, wire
 
     def _updated(
         self, draft: _Draft, asked: Exchange, taken: list[Exchange]
@@ -204,7 +204,7 @@ class Loop:
         arrivals = executor.arrivals(asked, now)
         if not self.scheme.algorithm.pooled and not executor.counts_downloads:
             wire = asked.sent if asked.wire is None else asked.wire
-            draft.down += self.scheme.downlink.nbytes(wire) * len(asked.workers)
+            draft.down += wire.nbytes * len(asked.workers)
         if order.need is None:
             limit = now + order.seconds
             there = (arrivals <= limit) & np.isfinite(arrivals)

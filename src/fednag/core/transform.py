@@ -1,13 +1,22 @@
-"""Changes to an upload or a download on its way: rounding, clipping, leaving out."""
+"""Changes to an upload or a download on its way: rounding, clipping, leaving out.
+
+What travels is a bag of flat tensors of any type, ``Vectors`` too: its bytes are the bytes of the
+message. The receiver decodes it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
+import torch
 
+from fednag.core.algorithm import BUFFERS
 from fednag.core.vectors import Vector, Vectors
+from fednag.errors import FednagError
 
 
 class Transform:
@@ -16,7 +25,8 @@ class Transform:
     Subclasses are ``@dataclass(frozen=True)``; only ``apply`` must be written. Going up, a vector
     that the worker was sent travels as its difference from it: the update is rounded, not the
     model. What has to be remembered (the part that was left out, say) is ``kept``: ``init`` makes
-    the first, ``apply`` the next.
+    the first, ``apply`` the next. Where what travels is not the vectors themselves, ``decode``
+    makes vectors of it again.
 
     >>> from dataclasses import dataclass
     >>> import torch
@@ -31,6 +41,8 @@ class Transform:
 
     exact: ClassVar[bool] = False
     """It changes no bit."""
+    variable: ClassVar[bool] = False
+    """How long a message is depends on its numbers, and not on their count alone."""
 
     def init(self, like: Vectors) -> Vectors:
         """What a worker keeps before its first upload; ``like`` is as long as what it sends."""
@@ -42,9 +54,17 @@ class Transform:
         """What travels instead of ``up``, and what is kept; ``rng`` is keyed by round, worker."""
         raise NotImplementedError
 
-    def nbytes(self, up: Vectors) -> int:
-        """Bytes on the wire of what ``apply`` gave."""
-        return up.nbytes
+    def decode(self, wire: Vectors, like: Vectors, rng: np.random.Generator) -> Vectors:
+        """The vectors a receiver makes of what travelled.
+
+        ``like`` has the names, lengths and types of what ``apply`` was given; ``rng`` draws the
+        same numbers again.
+        """
+        return wire.map_named(lambda name, vector: vector.to(like[name].dtype))
+
+    def settle(self, kept: Vectors, gone: Vectors, arrived: Vectors) -> Vectors:
+        """What is kept, once it is known what the receiver makes of what ``apply`` gave."""
+        return kept
 
 
 @dataclass(frozen=True)
@@ -57,6 +77,15 @@ class Chain(Transform):
     def exact(self) -> bool:  # type: ignore[override]
         return all(part.exact for part in self.parts)
 
+    @property
+    def variable(self) -> bool:  # type: ignore[override]
+        return any(part.variable for part in self.parts)
+
+    @property
+    def remembers(self) -> bool:
+        """Something is kept from one upload to the next."""
+        return bool(self.init(Vectors(w=torch.zeros(16))))
+
     def init(self, like: Vectors) -> Vectors:
         named: dict[str, Vector] = {}
         for place, part in enumerate(self.parts):
@@ -66,13 +95,77 @@ class Chain(Transform):
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator
     ) -> tuple[Vectors, Vectors]:
-        named: dict[str, Vector] = {}
+        wire, _, kept = self.carry(up, kept, rng)
+        return wire, kept
+
+    def decode(self, wire: Vectors, like: Vectors, rng: np.random.Generator) -> Vectors:
+        given = self.layouts(like)[:-1]
+        return self._decoded(wire, given, _seeds(rng, len(self.parts)))[0]
+
+    def carry(
+        self, up: Vectors, kept: Vectors, rng: np.random.Generator
+    ) -> tuple[Vectors, Vectors, Vectors]:
+        """What travels instead of ``up``, what the receiver makes of it, and what is kept."""
+        seeds = _seeds(rng, len(self.parts))
+        given, own = [up], []
         for place, part in enumerate(self.parts):
             mark = f"{place}."
-            own = {n.removeprefix(mark): v for n, v in kept.items() if n.startswith(mark)}
-            up, own_next = part.apply(up, Vectors(**own), rng)
-            named |= {f"{mark}{name}": vector for name, vector in own_next.items()}
-        return up, Vectors(**named)
+            mine = {n.removeprefix(mark): v for n, v in kept.items() if n.startswith(mark)}
+            gone, after = part.apply(
+                given[-1], Vectors(**mine), np.random.default_rng(seeds[place])
+            )
+            given.append(gone)
+            own.append(after)
+        arrived = self._decoded(given[-1], given[:-1], seeds)
+        named: dict[str, Vector] = {}
+        for place, part in enumerate(self.parts):
+            after = part.settle(own[place], given[place + 1], arrived[place + 1])
+            named |= {f"{place}.{name}": vector for name, vector in after.items()}
+        return given[-1], arrived[0], Vectors(**named)
 
-    def nbytes(self, up: Vectors) -> int:
-        return self.parts[-1].nbytes(up) if self.parts else up.nbytes
+    def layouts(self, like: Vectors) -> list[Vectors]:
+        """Names, lengths and types of ``like`` after none of the parts, the first, and so on."""
+        return _layouts(self, tuple((n, len(v), v.dtype) for n, v in like.items()))
+
+    def _decoded(
+        self, wire: Vectors, given: Sequence[Vectors], seeds: list[np.random.SeedSequence]
+    ) -> list[Vectors]:
+        """What the receiver has of the first part's input, of the second's, ..., of the wire."""
+        found = [wire]
+        for place in reversed(range(len(self.parts))):
+            rng = np.random.default_rng(seeds[place])
+            found.insert(0, self.parts[place].decode(found[0], given[place], rng))
+        return found
+
+
+@lru_cache(maxsize=64)
+def _layouts(chain: Chain, like: tuple[tuple[str, int, torch.dtype], ...]) -> list[Vectors]:
+    # Zeros are tried: how long a message is does not depend on its numbers, or is told by itself.
+    vectors = Vectors(**{name: torch.zeros(size, dtype=dtype) for name, size, dtype in like})
+    found, rng = [vectors], np.random.default_rng(0)
+    for part in chain.parts:
+        gone, _ = part.apply(found[-1], part.init(vectors), rng)
+        found.append(gone)
+    return [bag.map(lambda v: torch.zeros(1, dtype=v.dtype).expand(len(v))) for bag in found]
+
+
+def _seeds(rng: np.random.Generator, parts: int) -> list[np.random.SeedSequence]:
+    """A stream for each part, so that one part's draws do not depend on another's."""
+    return rng.bit_generator.seed_seq.spawn(parts)  # type: ignore[attr-defined, no-any-return]
+
+
+def compressible(up: Vectors, vectors: Sequence[str] = ()) -> list[str]:
+    """The names of what a lossy transform works on: these vectors, or all that have real numbers.
+
+    Single numbers and a model's running statistics travel as they are.
+    """
+    real = [name for name, v in up.items() if v.is_floating_point() and name != BUFFERS]
+    if missing := [name for name in vectors if name not in up]:
+        raise FednagError(
+            f"vectors: no {', '.join(missing)} travels here, only {', '.join(up) or 'nothing'}"
+        )
+    if not real and any(not v.is_floating_point() for v in up.values()):
+        raise FednagError(
+            "everything is encoded already by a transform before it; put this one earlier"
+        )
+    return [n for n in real if len(up[n]) > 1 and (not vectors or n in vectors)]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fednag.core.algorithm import BUFFERS, lengths
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
 from fednag.core.keys import Indexes, generator
 from fednag.core.loop import Scheme
@@ -44,6 +45,7 @@ class OnClock(Executor):
     def __init__(self, inner: Executor, clock: Clock, scheme: Scheme) -> None:
         self.inner, self.clock, self.scheme = inner, clock, scheme
         self.held = inner.held
+        self._known: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
 
     def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
         return self.inner.exchange(asked, memories, residues)
@@ -77,17 +79,24 @@ class OnClock(Executor):
         return Stage(asked.sent.nbytes, 0, 0, 1, asks=True)
 
     def _downloaded(self, asked: Exchange) -> int:
-        return self.scheme.downlink.nbytes(asked.sent if asked.wire is None else asked.wire)
+        return (asked.sent if asked.wire is None else asked.wire).nbytes
 
     def _uploaded(self, asked: Exchange, plain: int) -> int:
-        """Bytes of an upload: those of the transforms, tried on a vector of the same length."""
+        """Bytes of an upload: those of the transforms, tried on vectors of the same lengths."""
         uplink = self.scheme.uplink
         if not uplink.parts or not plain:
             return plain
-        width = asked.sent.w.element_size()
-        like = Vectors(w=torch.linspace(-1, 1, plain // width, dtype=asked.sent.w.dtype))
-        gone, _ = uplink.apply(like, uplink.init(like), generator(0, 0))
-        return uplink.nbytes(gone)
+        w = asked.sent.w
+        sizes = lengths(self.scheme.algorithm, asked.stage, w)
+        if BUFFERS in asked.sent and not asked.stage.asks:
+            sizes[BUFFERS] = len(asked.sent[BUFFERS])
+        key = asked.place, tuple(sizes.items())
+        if key not in self._known:
+            tried = {n: torch.linspace(-1, 1, d, dtype=w.dtype) for n, d in sizes.items()}
+            like = Vectors(**tried)
+            wire, _ = uplink.apply(like, uplink.init(like), generator(0, 0))
+            self._known[key] = wire.nbytes
+        return self._known[key]
 
 
 def notes_on(fleet: Fleet, workers: int) -> list[str]:

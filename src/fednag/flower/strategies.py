@@ -49,7 +49,7 @@ from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
 from fednag.core.keys import Indexes
 from fednag.core.loop import Asked, Loop, Scheme
 from fednag.core.state import State
-from fednag.core.transform import Chain
+from fednag.core.transform import Chain, Transform
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.flower.named import ORDER, SIZE, STEPS, TRAIN, Names
@@ -335,12 +335,20 @@ def _part(section: str, given: Any) -> Any:
     if part is None:
         part = build_part(table, registry, base, section, source="strategy")
     shipped = type(part) in registry.values()
-    if section == "uplink" and (not shipped or part.init(Vectors(w=torch.zeros(2)))):
+    if section == "uplink" and (not shipped or not _leaves_arrays(part)):
         raise FednagError(
             f"uplink: {type(part).__name__} cannot be done by the nodes of an app; they know "
-            "the shipped transforms that keep nothing, so use one of these"
+            "shipped transforms that keep nothing and leave each array as long as it was "
+            "(clip, float16, bfloat16): use these, or a deployment of fednag's own"
         )
     return part
+
+
+def _leaves_arrays(part: Transform) -> bool:
+    """Whether what travels are still the arrays of the model, and nothing has to be remembered."""
+    like = Vectors(w=torch.zeros(64))
+    wire = Chain((part,)).layouts(like)[-1]
+    return not part.init(like) and set(wire) == {"w"} and len(wire.w) == len(like.w)
 
 
 class Named(Method):

@@ -75,14 +75,18 @@ def train(
     rows, own = (bag.map(lambda vector: vector.unsqueeze(0)) for bag in (sent, mine))
     up, kept, _ = local_round(stage, rows, own, map(worker.on, batches), worker)
     up, kept = (bag.map(lambda vector: vector.reshape(-1)) for bag in (up, kept))
-    if not stage.asks:
-        memory.keep(order["round"], kept)
     up, before = worker.with_statistics(up, sent)
     if order["differences"]:
         up = up.map_named(lambda name, v: v - before[name] if name in before else v)
     uplink = Chain(tuple(_transform(table) for table in order["uplink"]))
     rng = generator(order["seed"], UPLINK, order["round"], context.node_id, order["stage"])
-    up, _ = uplink.apply(up, Vectors(), rng)
+    up, arrived, _ = uplink.carry(up, Vectors(), rng)
+    if order["differences"]:
+        arrived = arrived.map_named(lambda name, v: v + before[name] if name in before else v)
+    if not stage.asks:
+        returned = arrived.without(BUFFERS).map(lambda vector: vector.unsqueeze(0))
+        kept = stage.settle(kept.map(lambda vector: vector.unsqueeze(0)), returned)
+        memory.keep(order["round"], kept.map(lambda vector: vector.reshape(-1)))
     arrays = names.pack(up.without(BUFFERS))
     if BUFFERS in up:
         arrays = ArrayRecord({**arrays, **worker.part.named(up[BUFFERS], BUFFERS + MARK)})

@@ -52,6 +52,7 @@ class Uploads:
     told: Mapping[str, Vector]
     finite: Mask
     nbytes: int
+    wires: list[Vectors]  # each worker's upload as it travels, where transforms changed it
 
 
 class Engine(Executor):
@@ -160,31 +161,37 @@ class Engine(Executor):
         if asked.as_differences:
             up = up.map_named(lambda name, rows: rows - sent[name] if name in sent else rows)
         finite = self._finite(group, up, kept)
-        up, size, left = self._uplinked(asked, up, residues)
-        if left:  # a transform may have gone out of range
+        wires, up, left = self._uplinked(asked, up, residues)
+        size = sum(wire.nbytes for wire in wires) if wires else up.nbytes
+        if wires:  # a transform may have gone out of range
             finite &= self._finite(group, up)
-        return Uploads(group, up, kept, left, told, finite, size)
+        if type(stage).settle is not Algorithm.settle:
+            arrived = up.without(BUFFERS)
+            if asked.as_differences:
+                arrived = arrived.map_named(lambda n, r: r + sent[n] if n in sent else r)
+            kept = replaced(stage, asked.numbers).settle(kept or rules_mine, arrived)
+        return Uploads(group, up, kept, left, told, finite, size, wires)
 
     def _uplinked(
         self, asked: Exchange, up: Vectors, residues: Residues
-    ) -> tuple[Vectors, int, list[Vectors]]:
-        """Each worker's upload after its transforms, bytes of all, and what each worker keeps."""
+    ) -> tuple[list[Vectors], Vectors, list[Vectors]]:
+        """What travels from each worker, what the server makes of it, and what the worker keeps."""
         uplink = self.scheme.uplink
         if not uplink.parts:
-            return up, up.nbytes, []
-        changed, left, size = [], [], 0
+            return [], up, []
+        wires, changed, left = [], [], []
         for row, worker in enumerate(asked.workers.tolist()):
             own = _row(up, row)
             residue = residues.get((worker, asked.place)) or uplink.init(own)
             named = int(self.draws.numbers[worker])
             rng = generator(self.draws.seed, UPLINK, asked.round, named, asked.place)
-            gone, after = uplink.apply(own, residue, rng)
-            size += uplink.nbytes(gone)
-            changed.append(gone)
+            gone, arrived, after = uplink.carry(own, residue, rng)
+            wires.append(gone)
+            changed.append(arrived)
             left.append(after)
         names = list(changed[0])
         stack = {name: torch.stack([each[name] for each in changed]) for name in names}
-        return Vectors(**stack), size, left
+        return wires, Vectors(**stack), left
 
     def _lifted(self, up: Vectors, asked: Exchange, finite: Mask) -> Total | None:
         """The aggregate of the updates that are finite."""

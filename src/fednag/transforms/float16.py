@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fednag.core.transform import Transform
-from fednag.core.vectors import Vectors
+from fednag.core.vectors import Vector, Vectors
 
 
 @dataclass(frozen=True)
@@ -29,4 +29,26 @@ class Float16(Transform):
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator
     ) -> tuple[Vectors, Vectors]:
-        return up.map(lambda vector: vector.to(torch.float16)), kept
+        return up.map(lambda vector: _narrowed(vector, torch.float16)), kept
+
+
+@dataclass(frozen=True)
+class BFloat16(Transform):
+    """Rounds every number to 8 significant bits with the range of float32, two bytes each.
+
+    >>> import torch
+    >>> from fednag import Vectors
+    >>> from fednag.transforms import BFloat16
+    >>> up, _ = BFloat16().apply(Vectors(w=torch.tensor([1e30])), Vectors(), None)
+    >>> bool(up.w.isfinite()), up.nbytes
+    (True, 2)
+    """
+
+    def apply(
+        self, up: Vectors, kept: Vectors, rng: np.random.Generator
+    ) -> tuple[Vectors, Vectors]:
+        return up.map(lambda vector: _narrowed(vector, torch.bfloat16)), kept
+
+
+def _narrowed(vector: Vector, dtype: torch.dtype) -> Vector:
+    return vector.to(dtype) if vector.is_floating_point() else vector  # codes stay as they are
