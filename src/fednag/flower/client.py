@@ -79,9 +79,9 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
     if steps > silo.most_steps:
         raise Refusal(f"it asks for {steps} iterations, and at most {silo.most_steps} are agreed")
     stage = silo.scheme.stages[place]
-    sent = unpack(protocol.arrays(given), silo.with_buffers(silo.sent(place)), silo.shape)
+    sent = silo.received(protocol.arrays(given), number, place)
     memory = Memory(context.state, context.node_config, str(about.get("token")), silo.fresh())
-    mine, lost = memory.after(accepted, silo.shape)
+    mine, lost = memory.after(accepted)
     one = np.zeros(1, dtype=np.int64)
     numbers = protocol.numbers(about.get("numbers"), stage)
     exact = bool(about.get("differences"))
@@ -91,7 +91,7 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
         memory.keep(number, kept)
     told = {f"{protocol.TOLD}{name}": float(rows[0]) for name, rows in found.told.items()}
     said = {"seconds": round(seconds, 4), "steps": steps, "memory_lost": int(lost), **told}
-    return answer(given, label, pack(found.up), said)
+    return answer(given, label, pack(found.wires[0] if found.wires else found.up), said)
 
 
 @app.evaluate()
@@ -99,9 +99,9 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
 def evaluate(given: Message, context: Context, about: dict[str, Any]) -> Message:
     """The model received, measured on the silo's data."""
     silo, label = _asked(about, context)
-    sent = unpack(protocol.arrays(given), silo.with_buffers(("w",)), silo.shape)
+    sent = unpack(protocol.arrays(given), silo.like(("w",)))
     memory = Memory(context.state, context.node_config, str(about.get("token")), silo.fresh())
-    mine, _ = memory.after(_whole(about, "accepted"), silo.shape)
+    mine, _ = memory.after(_whole(about, "accepted"))
     return answer(given, label, None, silo.evaluate(sent, mine))
 
 

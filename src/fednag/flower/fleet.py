@@ -20,9 +20,9 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fednag.core.aggregator import including
-from fednag.core.algorithm import BUFFERS, numbers_returned
+from fednag.core.algorithm import BUFFERS, lengths
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
-from fednag.core.keys import Draws, Indexes
+from fednag.core.keys import UPLINK, Draws, Indexes
 from fednag.core.state import State
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
@@ -36,7 +36,6 @@ from fednag.flower.protocol import (
     TOLD,
     TRAIN,
     Refusal,
-    Shape,
     versions,
 )
 from fednag.flower.settings import Deployment
@@ -77,12 +76,6 @@ class Fleet(Executor):
         self.token, self.ledger, self.tell = token, ledger, tell
         known = {} if deployment.private else {i: len(o) for i, o in enumerate(plan.owned)}
         self.membership = Membership(grid, deployment, known, tell)
-        problem = plan.problem
-        narrower = (torch.float16,) if plan.scheme.uplink.parts else ()
-        method, w = plan.algorithm, problem.initial
-        single = {n for stage in method.stages for n in numbers_returned(method, stage, w)}
-        buffers = len(problem.buffers)
-        self._shape = Shape(len(w), problem.dtype, buffers, narrower, tuple(single))
         self._here: Local | None = None
         if deployment.evaluates_here:
             sizes = [len(o) for o in plan.owned]
@@ -121,9 +114,7 @@ class Fleet(Executor):
             return {**same, **orders[silo], "accepted": accepted(memories, silo)}
 
         answers = self._ask(TRAIN, asked.workers, asked.round, record, about)
-        buffers = BUFFERS in asked.sent and not asked.stage.asks
-        names = (*asked.stage.up, *((BUFFERS,) if buffers else ()))
-        return self._reduced(answers, names, asked)
+        return self._reduced(answers, asked)
 
     def verify(self, state: State) -> None:
         """Silos compare their recordings themselves."""
@@ -231,16 +222,26 @@ class Fleet(Executor):
         missed = tuple(silo for silo in wanted if silo not in replies)
         return Replies(good, refused, missed, down, up)
 
-    def _reduced(self, answers: Replies, names: tuple[str, ...], asked: Exchange) -> Answers:
+    def _like(self, asked: Exchange) -> Vectors:
+        """Names, lengths and types of what a silo returns, before transforms."""
+        w = self.plan.problem.initial
+        returned = lengths(self.plan.algorithm, asked.stage, w)
+        if BUFFERS in asked.sent and not asked.stage.asks:
+            returned[BUFFERS] = len(asked.sent[BUFFERS])
+        return protocol.layout(returned, w.dtype)
+
+    def _reduced(self, answers: Replies, asked: Exchange) -> Answers:
         """The uploads, aggregated in the order of the silos."""
         aggregator, device = self.plan.scheme.aggregator, self.plan.problem.device
+        uplink, like = self.plan.scheme.uplink, self._like(asked)
         total, size = None, 0
         memories: dict[int, Vectors] = {}
         told: dict[int, dict[str, float]] = {}
         refused = dict(answers.refused)
         for silo, reply in answers.good.items():
             try:
-                up = protocol.unpack(protocol.arrays(reply), names, self._shape)
+                key = self.plan.seed, UPLINK, asked.round, silo, asked.place
+                up = protocol.decoded(uplink, protocol.arrays(reply), like, *key)
                 for name, vector in up.items():
                     if not bool(vector.isfinite().all()):
                         raise Refusal(f"{name} is not finite", not_finite=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib.metadata import version
 from math import isfinite
 from typing import Any
@@ -19,8 +19,11 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fednag.core.algorithm import BUFFERS, Algorithm
+from fednag.core.algorithm import Algorithm
+from fednag.core.keys import generator
+from fednag.core.transform import Chain
 from fednag.core.vectors import Vector, Vectors
+from fednag.errors import FednagError
 
 PROTOCOL = 2
 RAW = "fednag.raw"
@@ -31,8 +34,11 @@ HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"
 VERSIONED = ("fednag", "torch", "flwr")
 DTYPES = {
     torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
     torch.float32: "float32",
     torch.float64: "float64",
+    torch.uint8: "uint8",
+    torch.int64: "int64",
 }
 # Flower's words for: nobody answered. The message was too old, or the node has gone.
 ABSENT = (
@@ -40,6 +46,7 @@ ABSENT = (
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
     ErrorCode.NODE_UNAVAILABLE,
 )
+SLACK = 1024  # bytes by which a message of variable length may be longer than one of zeros
 LONGEST = 500  # characters of a reason a silo gives
 REMEDIES = {
     "digest": "; server and silo read different configurations, or have another fednag",
@@ -55,22 +62,6 @@ class Refusal(Exception):  # noqa: N818 (it is the silo's fault, not ours)
     def __init__(self, why: str, not_finite: bool = False) -> None:
         super().__init__(why)
         self.not_finite = not_finite
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the vectors of a run are like: as long as the model, or as its running statistics."""
-
-    size: int
-    dtype: torch.dtype
-    buffers: int = 0
-    narrower: tuple[torch.dtype, ...] = ()  # that transforms may make of it
-    numbers: tuple[str, ...] = ()  # vectors of length 1
-
-    def size_of(self, name: str) -> int:
-        if name in self.numbers:
-            return 1
-        return self.buffers if name == BUFFERS else self.size
 
 
 def versions() -> dict[str, str]:
@@ -100,29 +91,49 @@ def _array(vector: Vector) -> Array:
     )
 
 
-def unpack(record: ArrayRecord, names: tuple[str, ...], shape: Shape) -> Vectors:
-    """Exactly these vectors, of exactly this shape, or a refusal.
+def unpack(record: ArrayRecord, like: Vectors, variable: bool = False) -> Vectors:
+    """Vectors of exactly these names, lengths and types, or a refusal.
 
-    A transform may have made numbers narrower; they come back in the run's own precision.
+    Where lengths are ``variable``, they may be shorter, and a little longer.
     """
-    if set(record) != set(names):
+    if set(record) != set(like):
         found = ", ".join(sorted(record))[:LONGEST]
-        raise Refusal(f"it holds the vectors {found or 'none'}, not {', '.join(names)}")
-    return Vectors(**{name: _vector(name, record[name], shape) for name in names})
+        raise Refusal(f"it holds the vectors {found or 'none'}, not {', '.join(like)}")
+    return like.map_named(lambda name, vector: _vector(name, record[name], vector, variable))
 
 
-def _vector(name: str, array: Array, shape: Shape) -> Vector:
-    dtype = next((d for d in (shape.dtype, *shape.narrower) if array.dtype == DTYPES[d]), None)
-    if array.stype != RAW or dtype is None:
+def _vector(name: str, array: Array, like: Vector, variable: bool) -> Vector:
+    if array.stype != RAW or array.dtype != DTYPES[like.dtype]:
         given = f"{array.dtype[:20]} as {array.stype[:20]}"
-        raise Refusal(f"{name} is {given}, not {DTYPES[shape.dtype]} as {RAW}")
-    width, size = dtype.itemsize, shape.size_of(name)
+        raise Refusal(f"{name} is {given}, not {DTYPES[like.dtype]} as {RAW}")
+    width, size = like.dtype.itemsize, len(like)
+    if variable and len(array.data) <= size * width + SLACK and not len(array.data) % width:
+        size = len(array.data) // width
     if tuple(array.shape) != (size,) or len(array.data) != size * width:
         raise Refusal(
             f"{name} has shape {str(tuple(array.shape))[:40]} in {len(array.data)} bytes, not "
             f"({size},) in {size * width}"
         )
-    return torch.frombuffer(bytearray(array.data), dtype=dtype).to(shape.dtype)
+    if not size:
+        return torch.zeros(0, dtype=like.dtype)
+    return torch.frombuffer(bytearray(array.data), dtype=like.dtype)
+
+
+def decoded(chain: Chain, record: ArrayRecord, like: Vectors, *key: int) -> Vectors:
+    """What a chain of transforms made of vectors like these, turned back, or a refusal."""
+    if not chain.parts:
+        return unpack(record, like)
+    wire = unpack(record, chain.layouts(like)[-1], chain.variable)
+    try:
+        return chain.decode(wire, like, generator(*key))
+    except (FednagError, RuntimeError, ValueError, IndexError, KeyError) as error:
+        raise Refusal(f"it cannot be decoded ({one_line(error, 200)})") from error
+
+
+def layout(lengths: Mapping[str, int], dtype: torch.dtype) -> Vectors:
+    """Vectors of these lengths, that take no memory."""
+    one = torch.zeros(1, dtype=dtype)
+    return Vectors(**{name: one.expand(length) for name, length in lengths.items()})
 
 
 def nbytes(record: ArrayRecord) -> int:

@@ -8,16 +8,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
+from flwr.app import ArrayRecord
 
 from fednag.controllers import Constant
-from fednag.core.algorithm import BUFFERS
+from fednag.core.algorithm import BUFFERS, lengths
 from fednag.core.executor import Exchange
-from fednag.core.keys import Draws
+from fednag.core.keys import DOWNLINK, Draws
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
-from fednag.flower.protocol import METRIC, Refusal, Shape
+from fednag.flower.protocol import METRIC, Refusal, decoded, layout
 from fednag.flower.settings import Deployment
 from fednag.flower.silo_data import held_by, number_of
 from fednag.problems.metrics import fitting
@@ -25,7 +24,7 @@ from fednag.runs.build import Builder, metrics_of, resolve_device
 from fednag.simulate.engine import Engine, Uploads, first_memory, is_checked
 from fednag.simulate.evaluator import Evaluator
 
-ALONE = np.zeros(1, dtype=np.int64)  # the only worker there is
+RESIDUE = "residue."  # before the names of what transforms keep, in a silo's memory
 
 
 class Silo:
@@ -46,22 +45,40 @@ class Silo:
         self.engine = Engine(
             self.problem, self.scheme, [holding.samples], draws, chunk=1, threads=1
         )
-        if self.scheme.uplink.init(Vectors(w=self.problem.initial)):
-            raise FednagError(
-                "uplink: one of its transforms keeps what it left out, and silos do not keep that; "
-                "leave it out"
-            )
+        if self.scheme.uplink.remembers:
+            self._check_memory(node_config)
         self.owned = [holding.samples]
         # Those of its own test samples, if it has any.
         chosen = metrics_of(experiment.evaluation, {})
         self.metrics = fitting(chosen, self.problem.dataset.classes is not None, tests=True)
         self.experiment = experiment
 
-    @property
-    def shape(self) -> Shape:
+    def _check_memory(self, node_config: Mapping[str, Any]) -> None:
+        """What the uplink's transforms leave out must be kept, and for one exchange a round."""
+        if "memory-folder" not in node_config:
+            raise FednagError(
+                "uplink: one of its transforms keeps what it left out, and this silo has nowhere "
+                "to keep it; give its node-config a memory-folder"
+            )
+        if len(self.scheme.stages) > 1:
+            raise FednagError(
+                "uplink: one of its transforms keeps what it left out, and "
+                f"{type(self.algorithm).__name__} has rounds of several exchanges, for which silos "
+                "do not keep that; leave the transform out"
+            )
+
+    def like(self, names: tuple[str, ...]) -> Vectors:
+        """Names, lengths and types of vectors that come down."""
         problem = self.problem
-        narrower = (torch.float16,) if self.scheme.downlink.parts else ()
-        return Shape(len(problem.initial), problem.dtype, len(problem.buffers), narrower)
+        lengths = {name: len(problem.initial) for name in names}
+        if problem.batch_norm == "averaged" and len(problem.buffers):
+            lengths[BUFFERS] = len(problem.buffers)
+        return layout(lengths, problem.dtype)
+
+    def received(self, record: ArrayRecord, number: int, place: int) -> Vectors:
+        """What the server sent for a stage of a round."""
+        key = self.experiment.seed, DOWNLINK, number, place
+        return decoded(self.scheme.downlink, record, self.like(self.sent(place)), *key)
 
     @property
     def most_steps(self) -> int:
@@ -76,14 +93,15 @@ class Silo:
         read = controller.reads if place >= len(controller.before) else ()
         return tuple(dict.fromkeys((*stage.down, *read)))
 
-    def with_buffers(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """What travels beside these vectors: the model's running statistics, if they do."""
-        travels = self.problem.batch_norm == "averaged" and len(self.problem.buffers)
-        return (*names, BUFFERS) if travels else names
-
     def fresh(self) -> Vectors:
-        """The memory of a worker that has none yet."""
-        return first_memory(self.algorithm, self.problem)
+        """The memory of a worker that has none yet, and what its transforms keep."""
+        first = first_memory(self.algorithm, self.problem)
+        if not self.scheme.uplink.remembers:
+            return first
+        w = self.problem.initial
+        sizes = lengths(self.algorithm, self.scheme.stages[-1], w)
+        residue = self.scheme.uplink.init(layout(sizes, w.dtype))
+        return first.but(**{RESIDUE + name: vector.clone() for name, vector in residue.items()})
 
     def exchange(self, asked: Exchange, mine: Vectors) -> tuple[Uploads, Vectors, float]:
         """(what goes up, the new memory, seconds)."""
@@ -91,14 +109,19 @@ class Silo:
         asked = replace(asked, sent=self._here(asked.sent))
         # A silo starts anew every round, and was checked before.
         checks = nullcontext() if is_checked(asked.round) else self.problem.trusted()
-        memories = {0: self._here(mine)} if mine else {}
+        own = Vectors(**{n: v for n, v in mine.items() if not n.startswith(RESIDUE)})
+        memories = {0: self._here(own)} if own else {}
+        left = {n.removeprefix(RESIDUE): v for n, v in mine.items() if n.startswith(RESIDUE)}
+        residues = {(0, asked.place): self._here(Vectors(**left))} if left else {}
         with self.engine, checks:
             if is_checked(asked.round):
                 self.problem.check_again()
-            found = self.engine.uploads(asked, memories, {})
+            found = self.engine.uploads(asked, memories, residues)
         if not found.finite.all():
             raise Refusal("the update is not finite", not_finite=True)
-        kept = found.kept.map(lambda rows: rows[0].clone()) if found.kept else mine
+        kept = found.kept.map(lambda rows: rows[0].clone()) if found.kept else own
+        if found.left:
+            kept = kept.but(**{RESIDUE + name: v for name, v in found.left[0].items()})
         return found, kept, time.monotonic() - began
 
     def _here(self, sent: Vectors) -> Vectors:

@@ -21,7 +21,7 @@ from fednag.core.executor import Memories
 from fednag.core.files import write_atomically
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
-from fednag.flower.protocol import Refusal, Shape, pack, unpack
+from fednag.flower.protocol import Refusal, pack, unpack
 
 KEPT = 3  # rounds: the server may go back to the one before its last
 TOKEN = re.compile(r"[0-9a-f]{32}")
@@ -40,14 +40,13 @@ class Memory:
         folder = node_config.get("memory-folder")
         self.folder = Path(str(folder)) / token if folder else None
 
-    def after(self, number: int, shape: Shape) -> tuple[Vectors, bool]:
+    def after(self, number: int) -> tuple[Vectors, bool]:
         """The memory after round ``number`` (0: before the first); and whether it was lost."""
         if not self.first or not number:
             return self.first, False
-        names = tuple(self.first)
         key = f"{PREFIX}{number}"
         if key in self.state.array_records:
-            return unpack(self.state.array_records[key], names, shape), False
+            return unpack(self.state.array_records[key], self.first), False
         found = self._on_disk(number)
         if found is None or not _alike(found, self.first):
             return self.first, True

@@ -31,7 +31,7 @@ from fednag.core.transform import Chain, Transform
 from fednag.core.vectors import Layout, Vector, Vectors
 from fednag.errors import FednagError
 from fednag.flower.named import MARK, ORDER, SIZE, STEPS, Names, names_of
-from fednag.flower.protocol import Shape, numbers
+from fednag.flower.protocol import numbers
 from fednag.flower.silo_memory import Memory
 from fednag.problems.losses import resolve
 from fednag.problems.plain import Buffers, Plain
@@ -67,8 +67,7 @@ def train(
     sent = names.unpack(record, stage.down, [n for n in stage.down if n + MARK in record])
     worker = _Worker(model, loss, names, loader, sent.w)
     memory = Memory(context.state, context.node_config, order["token"], method.memory(sent.w))
-    single = tuple(name for name, vector in memory.first.items() if vector.numel() == 1)
-    mine, lost = memory.after(order["accepted"], Shape(len(sent.w), names.dtype, numbers=single))
+    mine, lost = memory.after(order["accepted"])
     if lost:
         log(WARNING, "fednag: what this node kept of earlier rounds is gone; it begins anew")
     batches = (batch for _ in range(0 if stage.asks else epochs) for batch in loader)
