@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fednag.core.algorithm import Algorithm, Grad, NonNegative, Positive, WorkerData
+from fednag.core.algorithm import Algorithm, Grad, News, NonNegative, Positive, WorkerData
 from fednag.core.vectors import Vector, Vectors
 
 
@@ -98,3 +98,36 @@ class FedNAGLocal(Algorithm):
         self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
     ) -> tuple[Vectors, Vectors]:
         return Vectors(w=local.w), Vectors(v=local.v)
+
+
+@dataclass(frozen=True)
+class FedNAGRebuilt(FedNAG):
+    """FedNAG whose momentum is not sent up: the server makes one from two models.
+
+    An ablation: FedAvg's payload on the way up, FedNAG's on the way down::
+
+        worker   FedNAG's step, from the v it was sent
+        server   v   <- (sum_i D_i w_i / D - w) / tau
+                 w   <- sum_i D_i w_i / D
+
+    Where v does not change from step to step, v = momentum v - lr grad, and a step moves w by
+    momentum v - lr grad = v: the mean step of a round stands in for the mean momentum. ``tau`` is
+    the number of local iterations of the round, the mean over workers.
+
+    >>> import torch
+    >>> from fednag import News, Vectors
+    >>> from fednag.algorithms import FedNAGRebuilt
+    >>> server = Vectors(w=torch.ones(2), v=torch.zeros(2))
+    >>> FedNAGRebuilt().update(server, Vectors(w=torch.zeros(2)), News(steps=4)).v
+    tensor([-0.2500, -0.2500])
+    """
+
+    up = ("w",)
+
+    def end(
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
+    ) -> tuple[Vectors, Vectors]:
+        return Vectors(w=local.w), mine
+
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
+        return Vectors(w=mean.w, v=(mean.w - server.w) / max(news.steps, 1.0))
