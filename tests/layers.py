@@ -12,7 +12,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "fednag"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("core",),
-    ("algorithms", "transforms", "aggregators", "controllers"),
+    ("transforms", "aggregators", "controllers"),
+    ("algorithms",),
     ("data",),
     ("compute",),
     ("problems",),

@@ -26,13 +26,14 @@ def play(
     start = torch.tensor([w], dtype=torch.float64)
     server = algorithm.init(start)
     memories = [algorithm.memory(start) for _ in sizes]
-    for _ in range(rounds):
+    for number in range(rounds):
         for stage in algorithm.stages:
             sent = server.pick(stage.down)
             ups = []
             for i in range(len(sizes)):
                 grads = [] if stage.asks else [batch[i]] * tau
-                up, memories[i], _ = local_round(stage, sent, memories[i], grads, Slopes(full[i]))
+                up, kept, _ = local_round(stage, sent, memories[i], grads, Slopes(full[i]))
+                memories[i] = stage.settle(kept, up)
                 ups.append(up)
             mean_up = Vectors(
                 **{
@@ -40,5 +41,5 @@ def play(
                     for name in stage.up
                 }
             )
-            server = server_round(stage, server, mean_up, News())
+            server = server_round(stage, server, mean_up, News(steps=tau, round=number))
     return server, memories

@@ -144,13 +144,14 @@ def test_payloads_are_what_methods_declare(name: str) -> None:
     algorithm = ALGORITHMS[name]()
     w = torch.zeros(5)
     expected = {"fednag": (2, 2), "mime": (4, 2), "mimelite": (2, 2), "scaffold": (2, 2)}
+    expected |= {"adiana": (2, 2), "fednag-rebuilt": (2, 1)}
     down, up = expected.get(name, (1, 1))
     assert payload(algorithm, algorithm.init(w)) == (20 * down, 20 * up)
 
 
 def test_gradients_are_counted_on_the_rule_itself() -> None:
     counted = {name: gradients_of(cls()) for name, cls in ALGORITHMS.items()}
-    assert counted.pop("mime") == (2, 0)
+    assert counted.pop("mime") == counted.pop("adiana") == (2, 0)
     assert counted.pop("mimelite") == (1, 1)
     assert set(counted.values()) == {(1, 0)}, counted
 

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fednag
 from fednag import ALGORITHMS, FednagError, News, Vectors
 from fednag.aggregators import EqualMean
+from fednag.core.algorithm import Algorithm
 from fednag.core.keys import Draws, cohort
 from fednag.data import partition
 from fednag.flower import strategies
@@ -37,7 +38,11 @@ from fednag.runs.build import Builder
 from fednag.transforms import Clip, Float16
 from flower_kit import config_of, node_of, simulated, weights
 
-FEDERATED = {name: cls.__name__ for name, cls in ALGORITHMS.items() if not cls.pooled}
+FEDERATED = {
+    name: cls.__name__
+    for name, cls in ALGORITHMS.items()
+    if not cls.pooled and cls.channel is Algorithm.channel
+}
 TAU, ROUNDS, SEED = 3, 3, 3
 
 

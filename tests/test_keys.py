@@ -115,6 +115,12 @@ METHODS: dict[str, dict[str, float]] = {
         **{"server_lr": 0.01, "adaptivity": 0.001},
     },
     "fednag-local": {"lr": 0.01, "momentum": 0.9},
+    "fednag-rebuilt": {"lr": 0.01, "momentum": 0.9},
+    "fedpaq": {"lr": 0.01, "levels": 7, "bucket": 0},
+    "diana": {"lr": 0.01, "alpha": 0.5},
+    "ef21": {"lr": 0.01},
+    "acgd": {"lr": 0.01, "mu": 0.01, "omega": 0.0},
+    "adiana": {"lr": 0.01, "mu": 0.01, "omega": 0.0, "p": 0.5, "coin_seed": 0},
     "csgd": {"lr": 0.01},
     "cnag": {"lr": 0.01, "momentum": 0.9},
 }
@@ -191,7 +197,8 @@ def test_no_two_changes_have_one_key() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_number_of_a_method_changes_the_key(name: str) -> None:
     base = parse({"algorithm": {"name": name}})
-    keys = {parse({"algorithm": {"name": name, n: 0.125}}).key for n in METHODS[name]}
+    other = {n: 3 if isinstance(usual, int) else 0.125 for n, usual in METHODS[name].items()}
+    keys = {parse({"algorithm": {"name": name, n: value}}).key for n, value in other.items()}
     assert len(keys | {base.key, parse({"algorithm": {"name": "fedavg", "lr": 0.5}}).key}) == (
         len(METHODS[name]) + 2
     )

@@ -312,6 +312,12 @@ def test_payloads_in_vectors() -> None:
         "fedavgm": (1, 1),
         "fedadam": (1, 1),
         "fednag-local": (1, 1),
+        "fednag-rebuilt": (2, 1),
+        "fedpaq": (1, 1),
+        "diana": (1, 1),
+        "ef21": (1, 1),
+        "acgd": (1, 1),
+        "adiana": (2, 2),
         "csgd": (0, 0),
         "cnag": (0, 0),
     }

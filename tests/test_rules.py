@@ -11,15 +11,21 @@ from __future__ import annotations
 import pytest
 
 from fednag.algorithms import (
+    ACGD,
+    ADIANA,
     ALGORITHMS,
     CNAG,
     CSGD,
+    DIANA,
+    EF21,
     FedAdam,
     FedAvg,
     FedAvgM,
     FedMom,
     FedNAG,
     FedNAGLocal,
+    FedNAGRebuilt,
+    FedPAQ,
     FedProx,
     Mime,
     MimeLite,
@@ -56,6 +62,16 @@ HAND: list[tuple[Algorithm, dict[str, float]]] = [
     (
         FedAdam(lr=0.1, momentum=0.5, second=0.8, server_lr=0.3, adaptivity=0.25),
         {"w": 0.6305246156139336, "m": -0.475110632669119, "s": 0.1872963641975457},
+    ),
+    (FedNAGRebuilt(lr=0.1, momentum=0.5), {"w": -3655777 / 5120000, "v": -3486177 / 10240000}),
+    (FedPAQ(lr=0.1), {"w": -19691 / 160000}),  # its transforms are not played here
+    # Without compression these descend along (7 w + 8) / 4, once a round.
+    (DIANA(lr=0.1, alpha=0.5), {"w": 0.315625, "h": 2.484375}),
+    (EF21(lr=0.1), {"w": 0.315625, "g": 3.09375}),
+    (ACGD(lr=0.1, mu=2.5, omega=1.0), {"w": 0.551125, "y": 0.6071875, "z": 0.326875}),
+    (
+        ADIANA(lr=0.1, mu=0.4, omega=1.0, p=1.0),
+        {"w": 0.3491223958333333, "y": 0.40328125, "u": 0.625, "h": 2.8125},
     ),
 ]
 

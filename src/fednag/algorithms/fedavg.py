@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
 
 from fednag.core.algorithm import Algorithm, Grad, NonNegative, Positive
 from fednag.core.vectors import Vectors
+from fednag.transforms import Quantise
 
 
 @dataclass(frozen=True)
@@ -69,3 +73,29 @@ class FedProx(Algorithm):
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         pull = self.mu * (local.w - sent.w)
         return Vectors(w=local.w - self.lr * (grad(local.w) + pull))
+
+
+@dataclass(frozen=True)
+class FedPAQ(FedAvg):
+    """FedAvg with quantised uploads, for rounds in which some workers take part.
+
+    Reisizadeh et al., "FedPAQ: A Communication-Efficient Federated Learning Method with Periodic
+    Averaging and Quantization" (2020)::
+
+        worker   w_i <- w_i - lr grad F_i(w_i)                     tau times
+        server   w   <- w + sum_i D_i Q(w_i - w) / D_S
+
+    Q rounds at random to ``levels`` parts of the update's length (``quantise``), so that its mean
+    is the update. The paper weights workers equally; here, as everywhere, by data size.
+
+    >>> from fednag.algorithms import FedPAQ
+    >>> FedPAQ(levels=7).channel
+    (Quantise(levels=7, bucket=0, together=False, vectors=()),)
+    """
+
+    levels: Annotated[int, Ge(1), Le(2**15 - 1)] = 7
+    bucket: Annotated[int, Ge(0)] = 0
+
+    @property
+    def channel(self) -> tuple[Quantise, ...]:
+        return (Quantise(self.levels, self.bucket),)

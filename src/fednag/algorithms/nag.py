@@ -101,7 +101,7 @@ class FedNAGLocal(Algorithm):
 
 
 @dataclass(frozen=True)
-class FedNAGRebuilt(FedNAG):
+class FedNAGRebuilt(Algorithm):
     """FedNAG whose momentum is not sent up: the server makes one from two models.
 
     An ablation: FedAvg's payload on the way up, FedNAG's on the way down::
@@ -122,12 +122,18 @@ class FedNAGRebuilt(FedNAG):
     tensor([-0.2500, -0.2500])
     """
 
-    up = ("w",)
+    lr: Positive = 0.01
+    momentum: NonNegative = 0.9
 
-    def end(
-        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
-    ) -> tuple[Vectors, Vectors]:
-        return Vectors(w=local.w), mine
+    elementwise = True
+
+    down = ("w", "v")
+
+    def init(self, w: Vector) -> Vectors:
+        return Vectors(w=w, v=torch.zeros_like(w))
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return nesterov(local, grad, self.lr, self.momentum)
 
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         return Vectors(w=mean.w, v=(mean.w - server.w) / max(news.steps, 1.0))

@@ -87,7 +87,7 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
             f"{type(algorithm).__name__} has rounds of several exchanges; use another method or "
             "controller"
         )
-    uplink, downlink = Chain(tuple(made["uplink"])), Chain(tuple(made["downlink"]))
+    uplink, downlink = Chain((*algorithm.channel, *made["uplink"])), Chain(tuple(made["downlink"]))
     return Scheme(algorithm, controller, uplink, downlink, aggregator, schedules)
 
 

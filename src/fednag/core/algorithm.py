@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -98,6 +98,11 @@ class Algorithm(ABC):
     def stages(self) -> tuple[Algorithm, ...]:
         """The exchanges of a round, in order; a method that asks for something first has two."""
         return (self,)
+
+    @property
+    def channel(self) -> tuple[Any, ...]:
+        """Transforms of every upload that are the method's own; the experiment's come after."""
+        return ()
 
     def init(self, w: Vector) -> Vectors:
         """The server's state before the first round."""

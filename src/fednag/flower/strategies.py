@@ -377,7 +377,12 @@ def strategy_of(method: type[Algorithm]) -> type[Named]:
 
 
 def _methods() -> dict[str, type[Algorithm]]:
-    return {method.__name__: method for method in ALGORITHMS.values() if not method.pooled}
+    found = {}
+    for method in ALGORITHMS.values():
+        # Nodes of an app cannot encode what travels: their answers are arrays of the model.
+        if not method.pooled and method.channel is Algorithm.channel:
+            found[method.__name__] = method
+    return found
 
 
 def __getattr__(name: str) -> type[Named]:
