@@ -46,7 +46,7 @@ ABSENT = (
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
     ErrorCode.NODE_UNAVAILABLE,
 )
-SLACK = 1024  # bytes by which a message of variable length may be longer than one of zeros
+SLACK = 64  # bytes by which a message of variable length may be longer than before it was coded
 LONGEST = 500  # characters of a reason a silo gives
 REMEDIES = {
     "digest": "; server and silo read different configurations, or have another fednag",
@@ -91,23 +91,24 @@ def _array(vector: Vector) -> Array:
     )
 
 
-def unpack(record: ArrayRecord, like: Vectors, variable: bool = False) -> Vectors:
+def unpack(record: ArrayRecord, like: Vectors, most: Mapping[str, int] | None = None) -> Vectors:
     """Vectors of exactly these names, lengths and types, or a refusal.
 
-    Where lengths are ``variable``, they may be shorter, and a little longer.
+    Where lengths may vary, ``most`` has the bytes that each may take.
     """
     if set(record) != set(like):
         found = ", ".join(sorted(record))[:LONGEST]
         raise Refusal(f"it holds the vectors {found or 'none'}, not {', '.join(like)}")
-    return like.map_named(lambda name, vector: _vector(name, record[name], vector, variable))
+    bounds = most or {}
+    return like.map_named(lambda n, vector: _vector(n, record[n], vector, bounds.get(n, -1)))
 
 
-def _vector(name: str, array: Array, like: Vector, variable: bool) -> Vector:
+def _vector(name: str, array: Array, like: Vector, most: int) -> Vector:
     if array.stype != RAW or array.dtype != DTYPES[like.dtype]:
         given = f"{array.dtype[:20]} as {array.stype[:20]}"
         raise Refusal(f"{name} is {given}, not {DTYPES[like.dtype]} as {RAW}")
     width, size = like.dtype.itemsize, len(like)
-    if variable and len(array.data) <= size * width + SLACK and not len(array.data) % width:
+    if len(array.data) <= most and not len(array.data) % width:
         size = len(array.data) // width
     if tuple(array.shape) != (size,) or len(array.data) != size * width:
         raise Refusal(
@@ -123,7 +124,14 @@ def decoded(chain: Chain, record: ArrayRecord, like: Vectors, *key: int) -> Vect
     """What a chain of transforms made of vectors like these, turned back, or a refusal."""
     if not chain.parts:
         return unpack(record, like)
-    wire = unpack(record, chain.layouts(like)[-1], chain.variable)
+    layouts = chain.layouts(like)
+    most = None
+    if chain.variable:  # no longer than before it was coded
+        most = {
+            name: SLACK + max(Vectors(one=bag[name]).nbytes for bag in layouts if name in bag)
+            for name in layouts[-1]
+        }
+    wire = unpack(record, layouts[-1], most)
     try:
         return chain.decode(wire, like, generator(*key))
     except (FednagError, RuntimeError, ValueError, IndexError, KeyError) as error:
