@@ -157,15 +157,17 @@ def _seeds(rng: np.random.Generator, parts: int) -> list[np.random.SeedSequence]
 def compressible(up: Vectors, vectors: Sequence[str] = ()) -> list[str]:
     """The names of what a lossy transform works on: these vectors, or all that have real numbers.
 
-    Single numbers and a model's running statistics travel as they are.
+    Single numbers, a model's running statistics, and what goes with a vector that is encoded
+    already (``w.scale``) travel as they are.
     """
-    real = [name for name, v in up.items() if v.is_floating_point() and name != BUFFERS]
     if missing := [name for name in vectors if name not in up]:
         raise FednagError(
             f"vectors: no {', '.join(missing)} travels here, only {', '.join(up) or 'nothing'}"
         )
-    if not real and any(not v.is_floating_point() for v in up.values()):
+    named = [n for n in up if n != BUFFERS and "." not in n and (not vectors or n in vectors)]
+    found = [n for n in named if up[n].is_floating_point() and len(up[n]) > 1]
+    if not found and any(not up[n].is_floating_point() for n in named):
         raise FednagError(
             "everything is encoded already by a transform before it; put this one earlier"
         )
-    return [n for n in real if len(up[n]) > 1 and (not vectors or n in vectors)]
+    return found

@@ -9,6 +9,7 @@ import torch
 
 from fednag.core.transform import Transform, compressible
 from fednag.core.vectors import Vectors
+from fednag.errors import FednagError
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,12 @@ class ErrorFeedback(Transform):
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator
     ) -> tuple[Vectors, Vectors]:
+        names = compressible(up, self.vectors)
+        if encoded := [n for n, left in kept.items() if n not in names or len(up[n]) != len(left)]:
+            raise FednagError(
+                f"error-feedback: {', '.join(encoded)} is encoded already by a transform before "
+                "it; put error-feedback earlier"
+            )
         return up.but(**kept.map_named(lambda name, left: up[name] + left)), kept
 
     def settle(self, kept: Vectors, gone: Vectors, arrived: Vectors) -> Vectors:
