@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("results",),
     ("arguments",),
     ("api",),
-    ("planning", "paper"),
+    ("planning", "frontier", "paper"),
     ("cli",),
     ("__main__", "__init__"),
 )
