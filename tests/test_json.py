@@ -73,6 +73,10 @@ CASES: dict[str, Case] = {
     "compare": (("tiny.toml", "--algorithms", "fednag,fedavg"), RANKED),
     "run": (("tiny.toml",), RANKED),
     "sweep": (("tiny.toml", "--grid", "training.tau=1,2"), RANKED),
+    "frontier": (
+        ("tiny.toml", "--target", "0.1", "--algorithms", "fednag", "--uplinks", "none,sign"),
+        {"target", "fleet", "advice", "rows", "runs", "notes", "files"},
+    ),
     "resume": (("made",), RANKED),
     "watch": (("made",), {"runs", "failed"}),
     "show": (("made", "--target", "0.2"), {"rows", "target", "notes", "failed"}),

@@ -226,10 +226,7 @@ def read_uplink(text: str) -> tuple[list[dict[str, Any]], tuple[Transform, ...]]
         return [], ()
     tables = [_table(link.strip(), text) for link in text.split("+")]
     source = f"--uplinks {text}"
-    made = [
-        build_part(t, TRANSFORMS, Transform, t["kind"], source=source)  # type: ignore[type-abstract]
-        for t in tables
-    ]
+    made = [build_part(t, TRANSFORMS, Transform, t["kind"], source=source) for t in tables]
     return tables, tuple(made)
 
 

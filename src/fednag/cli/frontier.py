@@ -213,9 +213,8 @@ def _write(found: Frontier, report: dict[str, Any], folder: Path) -> list[Path]:
     views = [run.view for run in found.runs]
     stem = folder / "frontier"
     ends = [(one.run, [played.ends for played in one.replays]) for one in found.timed]
-    chart = frontier_chart(
-        views, found.cells, found.names, found.target, ends, found.fleet and found.fleet.title
-    )
+    place = found.fleet.title if found.fleet else ""
+    chart = frontier_chart(views, found.cells, found.names, found.target, ends, place)
     written = save(chart, stem, PICTURES)
     written.append(write_page(document(views, found.target), stem.with_name("frontier.html")))
     path = stem.with_name("frontier.json")

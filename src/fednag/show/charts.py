@@ -325,7 +325,7 @@ def frontier_chart(
     names: Mapping[str, tuple[str, str]],
     target: Target,
     ends: Sequence[tuple[RunView, Sequence[Any]]] = (),
-    fleet: str | None = None,
+    fleet: str = "",
 ) -> Any:
     """A measure over bytes and, with ``ends`` of rounds on a fleet, over seconds.
 
@@ -336,7 +336,7 @@ def frontier_chart(
         (run.label, {r.iteration: (r.bytes_up + r.bytes_down, r) for r in run.records if r.round})
         for run in runs
     ]
-    panels = [(f"sent, both ways, to {target}", "bytes sent, both ways", "least_bytes", sent)]
+    panels = [("", "bytes sent, both ways", "least_bytes", sent)]
     if ends:
         spent = [
             (
@@ -349,7 +349,7 @@ def frontier_chart(
             )
             for run, replays in ends
         ]
-        panels.append((str(fleet), "seconds on the fleet", "least_seconds", spent))
+        panels.append((fleet, "seconds on the fleet", "least_seconds", spent))
     drawn = []
     for title, across, mark, points in panels:
         rows = []
@@ -384,7 +384,12 @@ def _frontier(
 ) -> Any:
     methods = list(dict.fromkeys(method for method, _ in names.values()))
     uplinks = list(dict.fromkeys(uplink for _, uplink in names.values()))
-    shown = {"symbolType": "stroke", "symbolStrokeWidth": 2, "labelLimit": 400, "symbolSize": 900}
+    shown: dict[str, Any] = {
+        "symbolType": "stroke",
+        "symbolStrokeWidth": 2,
+        "labelLimit": 400,
+        "symbolSize": 900,
+    }
     colour = alt.Color(
         "method:N",
         scale=alt.Scale(
@@ -403,7 +408,7 @@ def _frontier(
         "x:Q",
         title=across,
         scale=alt.Scale(type="log", nice=False, padding=10),
-        axis=alt.Axis(format="~s", tickCount=6),
+        axis=alt.Axis(format="~s" if across.startswith("bytes") else "~g", tickCount=6),
     )
     y = alt.Y("y:Q", title=titled(target.measure), scale=alt.Scale(zero=False))
     line = base.mark_line(strokeWidth=1.8).encode(
