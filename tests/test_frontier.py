@@ -98,7 +98,7 @@ def test_a_wrong_chain_is_one_sentence(text: str, fednag: Caller) -> None:
         (["--set", "training.tau=0"], "--set training.tau: 0 is not allowed"),
         (["--fleet", "paper-egde"], "did you mean paper-edge?"),
         (["--target", "2"], "--target 2: an accuracy is above 0 and at most 1"),
-        (["--target", "f2=0.5"], "--target f2=0.5: no such measure (did you mean f1?)"),
+        (["--target", "f2=0.5"], "--target f2=0.5: no such measure; there are loss"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else None,
 )

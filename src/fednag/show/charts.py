@@ -14,6 +14,7 @@ from typing import Any
 import altair as alt
 
 from fednag.core.files import os_errors, write_atomically
+from fednag.core.record import Record
 from fednag.runs.frontier import Cell
 from fednag.runs.statistics import aligned, average
 from fednag.runs.targets import Target
@@ -332,7 +333,7 @@ def frontier_chart(
     A line a cell, ``names`` its method and uplink; a ring where one that is not dominated ends.
     """
     marked = {cell.label: cell for cell in cells}
-    sent = [
+    sent: list[tuple[str, dict[int, tuple[float, Record]]]] = [
         (run.label, {r.iteration: (r.bytes_up + r.bytes_down, r) for r in run.records if r.round})
         for run in runs
     ]
