@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from commands import Caller
+from fednag.core.ending import Ending
+from fednag.core.record import Record
 from fednag.errors import FednagError
 from fednag.frontier import candidates, frontier, read_uplink
 from fednag.runs.folder import RunFolder
@@ -192,6 +194,25 @@ def test_three_seeds_have_an_interval_and_a_diverged_run_is_not_compared() -> No
     wild = {**TABLES, "algorithm": {"lr": 1e30}}
     (cell,) = frontier(0.9, wild, **grid).cells  # type: ignore[arg-type]
     assert (cell.diverged, cell.final, cell.least_bytes) == (3, None, False)
+
+
+def test_cells_by_hand() -> None:
+    """A run that diverged, though it was good before, takes its cell out of the comparison."""
+
+    def run(label: str, accuracy: float, sent: int, ending: Ending) -> RunView:
+        records = [
+            Record(0, 0, 2.0, 0.1, None, 0, 0, 0.0, 0),
+            Record(2, 1, 1.0, accuracy, None, sent, 2 * sent, 0.1, 4),
+        ]
+        return RunView(label, 0, records, ending)
+
+    done, lost = Ending("finished"), Ending("diverged", 3)
+    runs = [run("lost", 0.9, 10, lost), run("dear", 0.6, 50, done), run("cheap", 0.6, 20, done)]
+    found = {cell.label: cell for cell in cells(runs, Target("accuracy", 0.5))}
+    assert list(found) == ["lost", "cheap", "dear"]  # by bytes to the target
+    assert [cell.least_bytes for cell in found.values()] == [False, True, False]
+    assert (found["lost"].final, found["lost"].diverged, found["lost"].bytes_to) == (None, 1, 30)
+    assert (found["dear"].up_to, found["dear"].down_to, found["dear"].bytes) == (50, 100, 150)
 
 
 def test_the_command_says_and_writes_it(fednag: Caller) -> None:
