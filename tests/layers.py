@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("results",),
     ("arguments",),
     ("api",),
-    ("planning", "paper"),
+    ("planning", "frontier", "paper"),
     ("cli",),
     ("__main__", "__init__"),
 )

@@ -95,6 +95,7 @@ def test_whoever_can_be_talkative_can_be_quiet(fednag: Caller) -> None:
     Path("e.toml").write_text('[model]\nname = "logistic"\n')
     given = {"run": ["e.toml"], "sweep": ["e.toml", "--grid", "seed=1"], "resume": ["."]}
     given |= {"compare": ["e.toml", "--algorithms", "fednag"], "paper run": ["tau"]}
+    given |= {"frontier": ["e.toml", "--target", "0.9"]}
     given |= {"time plan": ["--fleet", "lan", "--target", "0.9"], "paper all": []}
     talkative = [path for path, command in LEAVES.items() if "--verbose" in options(command)]
     assert set(talkative) == set(given)
@@ -166,8 +167,11 @@ def test_a_mistyped_name_is_corrected(words: tuple[str, ...], meant: str, fednag
 COMPLETED: dict[str, tuple[str, list[str]]] = {
     "a command": ("fednag comp", ["compare"]),
     "a command of a group": ("fednag time pl", ["plan"]),
-    "methods": ("fednag compare --algorithms fedn", ["fednag", "fednag-local"]),
-    "more methods": ("fednag compare --algorithms fednag,fedn", ["fednag,fednag-local"]),
+    "methods": ("fednag compare --algorithms fedn", ["fednag", "fednag-local", "fednag-rebuilt"]),
+    "more methods": (
+        "fednag compare --algorithms fednag,fedn",
+        ["fednag,fednag-local", "fednag,fednag-rebuilt"],
+    ),
     "methods to plan": ("fednag time plan --algorithms mi", ["mimelite", "mime"]),
     "fleets": ("fednag time plan --fleet pa", ["paper-edge"]),
     "fleets of a replay": ("fednag time runs --fleet pa", ["paper-edge"]),

@@ -317,10 +317,13 @@ GIVEN_BY = {
         "TimedRun": "read_run",
     },
     "fednag.planning": {"Advice": "plan", "Point": "plan"},
+    "fednag.frontier": {"Candidate": "candidates", "Frontier": "frontier"},
 }
 
 
-@pytest.mark.parametrize("home", ["fednag", "fednag.clock", "fednag.theory", "fednag.planning"])
+@pytest.mark.parametrize(
+    "home", ["fednag", "fednag.clock", "fednag.theory", "fednag.planning", "fednag.frontier"]
+)
 def test_all_that_is_public_has_an_example(home: str) -> None:
     module = importlib.import_module(home)
     named = NAMES_OF_TYPES.get(home, set())

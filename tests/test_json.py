@@ -73,6 +73,10 @@ CASES: dict[str, Case] = {
     "compare": (("tiny.toml", "--algorithms", "fednag,fedavg"), RANKED),
     "run": (("tiny.toml",), RANKED),
     "sweep": (("tiny.toml", "--grid", "training.tau=1,2"), RANKED),
+    "frontier": (
+        ("tiny.toml", "--target", "0.1", "--algorithms", "fednag", "--uplinks", "none,sign"),
+        {"target", "fleet", "advice", "rows", "runs", "notes", "files"},
+    ),
     "resume": (("made",), RANKED),
     "watch": (("made",), {"runs", "failed"}),
     "show": (("made", "--target", "0.2"), {"rows", "target", "notes", "failed"}),
@@ -232,6 +236,7 @@ def test_progress_goes_beside_the_document(path: str, fednag: Caller) -> None:
 
 # Every command: something that is wrong with its input, and a part of what is said.
 WRONG: dict[str, tuple[Sequence[str], str]] = {
+    "frontier": (("tiny.toml", "--target", "0.9", "--uplinks", "sing"), "did you mean sign?"),
     "compare": (("tiny.toml", "--algorithms", "fednog"), "did you mean fednag?"),
     "run": (("none.toml",), "none.toml: cannot be read"),
     "sweep": (("tiny.toml", "--grid", "training.tau=0,1"), "training.tau: 0 is not allowed"),

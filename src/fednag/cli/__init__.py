@@ -13,6 +13,7 @@ from fednag.cli.common import blaming, console, given_seeds, print_json, set_fie
 from fednag.cli.data import data_app
 from fednag.cli.exporting import export_app
 from fednag.cli.flower import flower_app
+from fednag.cli.frontier import frontier
 from fednag.cli.live import watch
 from fednag.cli.options import Algorithms, Json, Out, Quiet, Runs, Seeds, Set, Verbose
 from fednag.cli.paper import paper_app
@@ -208,6 +209,7 @@ def resume_runs(
     unless(failed)
 
 
+app.command(rich_help_panel=TRAIN)(frontier)
 app.command(rich_help_panel=SEE)(watch)
 app.command(rich_help_panel=SEE)(show)
 app.command(name="report", rich_help_panel=SEE)(report_page)

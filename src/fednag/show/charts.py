@@ -6,7 +6,7 @@ import os
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,10 @@ from typing import Any
 import altair as alt
 
 from fednag.core.files import os_errors, write_atomically
+from fednag.core.record import Record
+from fednag.runs.frontier import Cell
+from fednag.runs.statistics import aligned, average
+from fednag.runs.targets import Target
 from fednag.runs.view import RunView
 from fednag.show.spec import COLOURS, DASHES, MOST, Lines, Track, curve_specs, titled, tracks_of
 
@@ -310,3 +314,118 @@ def _bounds(panel: Bounds, names: list[str]) -> Any:
         )
         .properties(width=280, height=240)
     )
+
+
+# Enough to distinguish eight uplinks; the first is none, which is a plain line.
+UPLINK_DASHES = [[1, 0], [7, 2], [2, 2], [9, 3, 2, 3], [4, 4], [1, 3], [12, 3], [6, 2, 1, 2, 1, 2]]
+
+
+def frontier_chart(
+    runs: Sequence[RunView],
+    cells: Sequence[Cell],
+    names: Mapping[str, tuple[str, str]],
+    target: Target,
+    ends: Sequence[tuple[RunView, Sequence[Any]]] = (),
+    fleet: str = "",
+) -> Any:
+    """A measure over bytes and, with ``ends`` of rounds on a fleet, over seconds.
+
+    A line a cell, ``names`` its method and uplink; a ring where one that is not dominated ends.
+    """
+    marked = {cell.label: cell for cell in cells}
+    sent: list[tuple[str, dict[int, tuple[float, Record]]]] = [
+        (run.label, {r.iteration: (r.bytes_up + r.bytes_down, r) for r in run.records if r.round})
+        for run in runs
+    ]
+    panels = [("", "bytes sent, both ways", "least_bytes", sent)]
+    if ends:
+        spent = [
+            (
+                run.label,
+                {
+                    r.iteration: (average([float(played[r.round]) for played in replays]), r)
+                    for r in run.records
+                    if r.round
+                },
+            )
+            for run, replays in ends
+        ]
+        panels.append((fleet, "seconds on the fleet", "least_seconds", spent))
+    drawn = []
+    for title, across, mark, points in panels:
+        rows = []
+        for label in names:
+            own = [run for name, run in points if name == label]
+            method, uplink = names[label]
+            line = []
+            for _, here in aligned(own):
+                values = [r.measured(target.measure) for _, r in here]
+                known = [value for value in values if value is not None]
+                if len(known) == len(values):
+                    x = average([cost for cost, _ in here])
+                    line.append({"method": method, "uplink": uplink, "cell": label, "x": x})
+                    line[-1] |= {"y": average(known), "end": False}
+            if line:
+                line[-1]["end"] = getattr(marked[label], mark)
+            rows += line
+        if rows:
+            drawn.append(_frontier(rows, across, names, target, title))
+    several = len({run.seed for run in runs})
+    said = f"mean over {several} seeds; " if several > 1 else ""
+    title = f"{said}ring: not dominated at its end; dotted across: {target.words}"
+    return finished(alt.hconcat(*drawn, spacing=40), title, anchor="start")
+
+
+def _frontier(
+    rows: Sequence[dict[str, Any]],
+    across: str,
+    names: Mapping[str, tuple[str, str]],
+    target: Target,
+    title: str,
+) -> Any:
+    methods = list(dict.fromkeys(method for method, _ in names.values()))
+    uplinks = list(dict.fromkeys(uplink for _, uplink in names.values()))
+    shown: dict[str, Any] = {
+        "symbolType": "stroke",
+        "symbolStrokeWidth": 2,
+        "labelLimit": 400,
+        "symbolSize": 900,
+    }
+    colour = alt.Color(
+        "method:N",
+        scale=alt.Scale(
+            domain=methods, range=[COLOURS[i % len(COLOURS)] for i in range(len(methods))]
+        ),
+        legend=alt.Legend(title="method (colour)", **shown),
+    )
+    dashes = [UPLINK_DASHES[i % len(UPLINK_DASHES)] for i in range(len(uplinks))]
+    dash = alt.StrokeDash(
+        "uplink:N",
+        scale=alt.Scale(domain=uplinks, range=dashes),
+        legend=alt.Legend(title="uplink (dash)", **shown),
+    )
+    base = alt.Chart(alt.InlineData(values=list(rows)))
+    x = alt.X(
+        "x:Q",
+        title=across,
+        scale=alt.Scale(type="log", nice=False, padding=10),
+        axis=alt.Axis(format="~s" if across.startswith("bytes") else "~g", tickCount=6),
+    )
+    y = alt.Y("y:Q", title=titled(target.measure), scale=alt.Scale(zero=False))
+    line = base.mark_line(strokeWidth=1.8).encode(
+        x=x,
+        y=y,
+        color=colour,
+        strokeDash=dash,
+        detail="cell:N",
+        tooltip=["method:N", "uplink:N", alt.Tooltip("x:Q", title=across), "y:Q"],
+    )
+    ring = (
+        base.transform_filter("datum.end")
+        .mark_point(size=110, strokeWidth=2.2, filled=False, opacity=1)
+        .encode(x=x, y=y, color=colour)
+    )
+    rule = alt.Chart(alt.InlineData(values=[{"target": target.value}]))
+    level = rule.mark_rule(strokeDash=[2, 3], color="#666").encode(y="target:Q")
+    heading = alt.TitleParams(title, fontSize=11, anchor="start", fontWeight="normal")
+    return alt.layer(level, line, ring).properties(width=460, height=380, title=heading)

@@ -20,6 +20,7 @@ from statistics import quantiles
 from typing import Any
 
 from fednag.core.files import os_errors, write_atomically
+from fednag.runs import frontier
 from fednag.runs.labels import by_label, differing, distinguished
 from fednag.runs.statistics import Row, Spread, ranked
 from fednag.runs.targets import Target, common_target
@@ -81,6 +82,7 @@ def document(
         "workers": _workers(views, list(tracks)),
         "splits": _splits(views),
         "times": [dict(row) for row in times],
+        "bytes": _bytes(views, asked),
         "settings": _settings(views, list(tracks)),
         "runs": [
             _run(view)
@@ -104,6 +106,14 @@ def _table(rows: Sequence[Row], target: Target | None) -> dict[str, Any]:
             known |= dict(zip(extra, target_cells(row), strict=True))
         texts.append([known[name] for name in (*names, *extra, *tail)])
     return {"headings": [*names, *extra, *tail], "rows": texts}
+
+
+def _bytes(views: Sequence[RunView], target: Target | None) -> dict[str, Any] | None:
+    """What was sent until the target, where runs differ in what becomes of their uploads."""
+    uplinks = {repr(view.config.get("uplink") or ()) for view in views}
+    if target is None or len(uplinks) < 2:
+        return None
+    return frontier.table(frontier.cells(views, target), target)
 
 
 def _columns(track: Track) -> dict[str, Any]:

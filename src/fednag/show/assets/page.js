@@ -372,6 +372,14 @@
       el("details", { class: "noprint" }, el("summary", {}, "Values as a table"), el("div", { class: "values" }, el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)))));
   }
 
+  function sent() {
+    if (!doc.bytes) return null;
+    const { headings, rows, note } = doc.bytes;
+    const head = el("tr", {}, ...headings.map((text, i) => el("th", { scope: "col", class: i === 0 ? "text" : false }, text)));
+    const body = rows.map((cells) => el("tr", {}, ...cells.map((text, i) => el(i === 0 ? "th" : "td", i === 0 ? { scope: "row" } : {}, text))));
+    return section("bytes", "Bytes to the target", scroll("bytes table", el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body))), el("p", { class: "soft" }, note));
+  }
+
   function times() {
     if (!doc.times.length) return null;
     state.fleet = Math.min(state.fleet, doc.times.length - 1);
@@ -465,7 +473,7 @@
     document.getElementById("kind").textContent = doc.live ? "live" : "report";
     const notes = doc.notes.map((text) => el("p", { class: "notice" }, text));
     const empty = !doc.methods.length;
-    main.replaceChildren(...[el("p", { class: "lead", id: "lead" }, doc.sentence), ...notes, ...(empty ? [] : [ranking(), doc.charts.length ? curves() : null, workers(), splits(), times(), settings(), runs()])].filter(Boolean));
+    main.replaceChildren(...[el("p", { class: "lead", id: "lead" }, doc.sentence), ...notes, ...(empty ? [] : [ranking(), doc.charts.length ? curves() : null, workers(), splits(), sent(), times(), settings(), runs()])].filter(Boolean));
     redraws.forEach((draw) => draw());
     [...main.querySelectorAll("details")].forEach((node, i) => { if (opened[i]) node.open = true; });
     [...main.querySelectorAll(".scroll, .values")].forEach((node, i) => { if (places[i]) [node.scrollLeft, node.scrollTop] = places[i]; });

@@ -1,0 +1,258 @@
+"""Which method with which compressed upload reaches a target with the fewest bytes and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fednag.api import Started, run_all
+from fednag.clock.runs import Timed, replay_runs, timed_run
+from fednag.config import Experiment, method_of, methods, parse
+from fednag.config.messages import cut, nearest
+from fednag.config.own import build_part, placed_name
+from fednag.config.sections import is_own
+from fednag.config.values import value
+from fednag.core.transform import Transform
+from fednag.devices.fleet import Fleet, load_fleet
+from fednag.devices.times import duration
+from fednag.errors import FednagError
+from fednag.problems.metrics import ALWAYS, METRICS
+from fednag.results import Run
+from fednag.runs.frontier import Cell, Times, amount, cells
+from fednag.runs.interrupts import Watch
+from fednag.runs.labels import by_label
+from fednag.runs.targets import Target, read_target, settled
+from fednag.transforms import TRANSFORMS
+
+__all__ = ["Candidate", "Frontier", "candidates", "frontier", "read_uplink"]
+
+METHODS = ("fednag", "fedmom", "fedavg")
+UPLINKS = (
+    "none",
+    "quantise:levels=127",
+    "quantise:levels=7:bucket=512",
+    "error-feedback+sign",
+    "error-feedback+topk:share=0.01",
+)
+NONE = "none"
+EXAMPLE = "e.g. error-feedback+topk:share=0.01"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run of the grid: a method, an uplink and a seed, which the experiment has too."""
+
+    label: str
+    method: str
+    uplink: str
+    experiment: Experiment
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """What every method with every uplink took to reach the target, and which are not dominated."""
+
+    target: Target
+    fleet: Fleet | None
+    cells: list[Cell]  # fewest bytes to the target first
+    names: Mapping[str, tuple[str, str]]  # label -> (method, uplink)
+    runs: list[Run]
+    timed: list[Timed]  # empty without a fleet
+
+    @property
+    def sentences(self) -> list[str]:
+        """Who reaches the target with the fewest bytes, and who in the fewest seconds."""
+        there = [cell for cell in self.cells if cell.reached == cell.runs]
+        if not there:
+            way = "lower" if self.target.better == "higher" else "raise"
+            return [f"nothing reached {self.target.words} with every seed: raise T, or {way} it"]
+        best = min(there, key=lambda cell: cell.bytes_to or 0.0)
+        said = [
+            f"fewest bytes to {self.target.words}: {best.label}, {amount(best.bytes_to)}"
+            f"{_than(best.bytes_to, [c.bytes_to for c in there])}"
+        ]
+        if self.fleet is not None:
+            fast = min(there, key=lambda cell: cell.seconds_to or 0.0)
+            more = _than(fast.seconds_to, [c.seconds_to for c in there])
+            said.append(
+                f"fewest seconds on {self.fleet.title}: {fast.label}, "
+                f"{duration(fast.seconds_to or 0.0)}{more}"
+            )
+        return said
+
+
+def _than(best: float | None, others: Sequence[float | None]) -> str:
+    most = max(other or 0.0 for other in others)
+    if not best or len(others) < 2 or most <= best:
+        return ""
+    return f"; the most of those that reach it is {most / best:.3g} times that"
+
+
+def frontier(
+    target: float | str | Target,
+    experiment: Mapping[str, Any],
+    *,
+    algorithms: Sequence[str] = METHODS,
+    uplinks: Sequence[str] = UPLINKS,
+    seeds: Sequence[int] = (0,),
+    fleet: str | Path | Fleet | None = None,
+    replays: int = 20,
+    out: str | Path | None = None,
+    started: Started | None = None,
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> Frontier:
+    """Run every method with every uplink and seed, and say what the target took.
+
+    ``experiment`` is an experiment file's tables; an uplink is a chain such as
+    ``"error-feedback+topk:share=0.01"``. Runs of one seed share data split, first weights and
+    batches, so their differences are those of method and uplink. Runs go on after the target. With
+    a ``fleet`` they are replayed on its devices.
+
+    >>> from fednag.frontier import frontier
+    >>> tables = {"model": {"name": "logistic"}, "training": {"tau": 5, "iterations": 20}}
+    >>> found = frontier(0.3, tables, algorithms=["fednag"], uplinks=["none", "quantise:levels=7"])
+    >>> [cell.label for cell in found.cells], found.cells[0].least_bytes
+    (['fednag quantise:levels=7', 'fednag none'], True)
+    """
+    asked = target if isinstance(target, Target) else read_target(target)
+    where = fleet if isinstance(fleet, Fleet) or fleet is None else load_fleet(fleet)
+    listed = candidates(experiment, asked, algorithms, uplinks, seeds)
+    runs = run_all(
+        [(each.label, each.experiment, None) for each in listed],
+        out=None if out is None else Path(out),
+        started=started,
+        resume=resume,
+        watch=watch,
+    )
+    views = [run.view for run in runs]
+    asked = settled(asked, views) or asked
+    timed = replay_runs([timed_run(view) for view in views], where, replays) if where else []
+    times = {
+        label: Times(
+            [second for one in group for second in one.times_to(asked)],
+            [float(played.ends[-1]) for one in group for played in one.replays],
+        )
+        for label, group in _by_label(timed).items()
+    }
+    names = {each.label: (each.method, each.uplink) for each in listed}
+    found = cells(views, asked, times)
+    assert list(by_label(views)) == list(names)
+    return Frontier(asked, where, found, names, runs, timed)
+
+
+def _by_label(timed: Sequence[Timed]) -> dict[str, list[Timed]]:
+    found: dict[str, list[Timed]] = {}
+    for one in timed:
+        found.setdefault(one.run.label, []).append(one)
+    return found
+
+
+def candidates(
+    experiment: Mapping[str, Any],
+    target: Target,
+    algorithms: Sequence[str],
+    uplinks: Sequence[str],
+    seeds: Sequence[int],
+    source: str = "frontier",
+) -> list[Candidate]:
+    """All that is to be run; ``source`` as for ``parse``.
+
+    >>> from fednag.frontier import candidates
+    >>> from fednag.runs.targets import read_target
+    >>> tables = {"model": {"name": "logistic"}}
+    >>> found = candidates(tables, read_target(0.9), ["fednag", "fedavg"], ["none", "sign"], [0])
+    >>> [each.label for each in found]
+    ['fednag none', 'fednag sign', 'fedavg none', 'fedavg sign']
+    """
+    raw = _measured(experiment, target)
+    chains = _chains(uplinks)
+    found = []
+    for method, table in methods(raw, list(algorithms), source):
+        if method_of(table["algorithm"]["name"], f"{source}: algorithm.name").pooled:
+            raise FednagError(
+                f"--algorithms {method}: is centralised, and sends nothing; leave it out"
+            )
+        for uplink, tables in chains.items():
+            for seed in seeds:
+                parsed = parse({**table, "uplink": tables, "seed": seed}, source)
+                found.append(Candidate(f"{method} {uplink}", method, uplink, parsed))
+    return found
+
+
+def _measured(raw: Mapping[str, Any], target: Target) -> dict[str, Any]:
+    """The experiment, in which the target's measure is taken: known before hours of training."""
+    table = raw.get("evaluation", {})
+    listed = table.get("metrics", []) if isinstance(table, Mapping) else []
+    names = list(listed) if isinstance(listed, list | tuple) else []
+    known = [*ALWAYS, *(str(name).rpartition(":")[2] for name in names)]
+    if target.measure in known:
+        return dict(raw)
+    if target.measure not in METRICS:
+        raise FednagError(
+            f"--target {target.measure}={target.value:g}: no such measure"
+            f"{nearest(target.measure, [*known, *METRICS])}; there are "
+            f"{', '.join(dict.fromkeys([*known, *METRICS]))}"
+        )
+    return {**raw, "evaluation": {**table, "metrics": [*names, target.measure]}}
+
+
+def _chains(uplinks: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """The tables of each uplink, by its text."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    parts: dict[tuple[Transform, ...], str] = {}
+    if not uplinks:
+        raise FednagError(f"--uplinks: the list is empty; write {NONE}, or a chain, {EXAMPLE}")
+    for text in uplinks:
+        tables, chain = read_uplink(text)
+        if chain in parts:
+            raise FednagError(f"--uplinks {text}: is the same as {parts[chain]}; leave one out")
+        found[text], parts[chain] = tables, text
+    return found
+
+
+def read_uplink(text: str) -> tuple[list[dict[str, Any]], tuple[Transform, ...]]:
+    """A chain of transforms, ``NAME:number=value+NAME…``: its tables, and the parts themselves.
+
+    >>> from fednag.frontier import read_uplink
+    >>> read_uplink("error-feedback+topk:share=0.05")[0]
+    [{'kind': 'error-feedback'}, {'kind': 'topk', 'share': 0.05}]
+    >>> read_uplink("none")
+    ([], ())
+    """
+    if text == NONE:
+        return [], ()
+    tables = [_table(link.strip(), text) for link in text.split("+")]
+    source = f"--uplinks {text}"
+    made = [build_part(t, TRANSFORMS, Transform, t["kind"], source=source) for t in tables]
+    return tables, tuple(made)
+
+
+def _table(link: str, text: str) -> dict[str, Any]:
+    """One link of a chain as a table of ``[[uplink]]``."""
+    kind, *numbers = link.split(":")
+    if numbers and kind not in TRANSFORMS and "=" not in numbers[0]:
+        kind = placed_name(f"{kind}:{numbers.pop(0)}")  # FILE.py:Name
+    if not kind:
+        raise FednagError(
+            f"--uplinks {text}: a transform's name is missing; join names with +, {EXAMPLE}"
+        )
+    if kind == NONE:
+        raise FednagError(f"--uplinks {text}: {NONE} stands alone; leave it out of the chain")
+    if not is_own(kind) and kind not in TRANSFORMS:
+        raise FednagError(
+            f"--uplinks {text}: no transform {cut(kind)}{nearest(kind[:60], TRANSFORMS)}; there "
+            f"are {NONE}, {', '.join(TRANSFORMS)}"
+        )
+    found: dict[str, Any] = {"kind": kind}
+    for number in numbers:
+        name, equals, given = (part.strip() for part in number.partition("="))
+        if not equals or not name or not given or name in found:
+            raise FednagError(
+                f"--uplinks {text}: {cut(number)} is no number of {kind}; write each once, as "
+                f"NAME=VALUE after a colon, {EXAMPLE}"
+            )
+        found[name] = value(given)
+    return found
