@@ -72,7 +72,8 @@ class LowRank(Transform):
             rows, columns, rank = self._shape(len(vector))
             found[name] = wire[name]
             if name in names and rank:
-                P, Q = wire[name].to(vector.dtype).split([rows * rank, columns * rank])
+                sizes = [rows * rank, columns * rank]
+                P, Q = torch.split(wire[name].to(vector.dtype), sizes)
                 product = P.view(rows, rank) @ Q.view(columns, rank).T
                 found[name] = product.reshape(-1)[: len(vector)]
         return Vectors(**found)

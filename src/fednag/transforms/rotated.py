@@ -78,7 +78,7 @@ class Eden(Transform):
                 found[name] = wire[name]
                 continue
             sizes = block_sizes(len(vector))
-            codes = unpack(wire[name], self.bits, sum(sizes)).split(sizes)
+            codes = torch.split(unpack(wire[name], self.bits, sum(sizes)), sizes)
             numbers = []
             for code, scale in zip(codes, wire[name + SCALE], strict=True):
                 centroids = self._centroids(code, vector.dtype)
@@ -167,7 +167,7 @@ def _blocks(vector: Vector, rng: np.random.Generator) -> list[tuple[Vector, Vect
     """A vector's blocks, and the signs drawn for each."""
     sizes = block_sizes(len(vector))
     filled = torch.nn.functional.pad(vector, (0, sum(sizes) - len(vector)))
-    return [(block, _signs(len(block), rng)) for block in filled.split(sizes)]
+    return [(block, _signs(len(block), rng)) for block in torch.split(filled, sizes)]
 
 
 @lru_cache(maxsize=8)
