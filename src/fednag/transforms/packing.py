@@ -10,8 +10,8 @@ from fednag.core.vectors import Vector
 def pack(codes: Vector, bits: int) -> Vector:
     """Numbers from 0 to 2**bits - 1, ``bits`` bits each, as bytes.
 
-    Whole bytes of each number come first, one plane after the other; of the rest, eight numbers
-    at a time are put side by side.
+    Whole bytes of each number come first, one plane after the other. Of the rest, eight numbers
+    at a time are put side by side, the first in the lowest bits; fewer, where they fill bytes.
 
     >>> import torch
     >>> pack(torch.tensor([1, 0, 1, 1, 0, 0, 0, 0, 1]), 1)
@@ -19,7 +19,15 @@ def pack(codes: Vector, bits: int) -> Vector:
     """
     whole, rest = divmod(bits, 8)
     planes = [((codes >> 8 * place) & 255).to(torch.uint8) for place in range(whole)]
-    if rest:
+    if rest in (1, 2, 4):
+        high = (codes >> 8 * whole).to(torch.uint8)
+        each = 8 // rest
+        side = torch.nn.functional.pad(high, (0, -len(codes) % each)).view(-1, each)
+        bytes_ = side[:, 0].clone()
+        for place in range(1, each):
+            bytes_ |= side[:, place] << rest * place
+        planes.append(bytes_)
+    elif rest:
         high = (codes >> 8 * whole).to(torch.uint8)
         padded = torch.zeros(-(-len(codes) // 8) * 8, dtype=torch.uint8)
         padded[: len(codes)] = high
@@ -44,7 +52,13 @@ def unpack(packed: Vector, bits: int, count: int) -> Vector:
     found = torch.zeros(count, dtype=kind)
     for place in range(whole):
         found |= packed[place * count : (place + 1) * count].to(kind) << 8 * place
-    if rest:
+    if rest in (1, 2, 4):
+        each, bytes_ = 8 // rest, packed[whole * count :]
+        side = torch.empty(len(bytes_), each, dtype=torch.uint8)
+        for place in range(each):
+            side[:, place] = (bytes_ >> rest * place) & (2**rest - 1)
+        found |= side.view(-1)[:count].to(kind) << 8 * whole
+    elif rest:
         eights = -(-count // 8)
         rows = torch.zeros(eights * rest, dtype=torch.uint8)
         rows[: packed_size(count, rest)] = packed[whole * count :]

@@ -89,15 +89,15 @@ class Quantise(Transform):
         factor = torch.where(scale > 0, self.levels / scale, torch.zeros(())).unsqueeze(1)
         level = rows.abs().mul_(factor).view(-1)[: len(vector)]
         level += torch.from_numpy(rng.random(len(vector), dtype=np.float32))
-        code = (
-            level.floor_().clamp_(0, self.levels).to(torch.int16 if self.bits > 8 else torch.uint8)
-        )
-        return (code << 1) | (vector < 0).to(code.dtype), scale.clone()
+        # To whole numbers is towards 0, which is down here.
+        code = level.clamp_(max=self.levels).to(torch.int16 if self.bits > 8 else torch.uint8)
+        return code.mul_(2).add_(vector < 0), scale.clone()
 
     def _numbers(self, codes: Vector, scale: Vector, dtype: torch.dtype) -> Vector:
-        level = (codes >> 1).to(torch.float32)
-        level = torch.where((codes & 1).bool(), -level, level)
-        rows = _rows(level, self.bucket) * (scale / self.levels).unsqueeze(1)
+        narrow = torch.int8 if self.bits <= 8 else torch.int64
+        sign = (codes & 1).to(narrow).mul_(-2).add_(1)
+        level = (codes >> 1).to(narrow).mul_(sign).to(torch.float32)
+        rows = _rows(level, self.bucket).mul_((scale / self.levels).unsqueeze(1))
         return rows.view(-1)[: len(codes)].to(dtype)
 
 
