@@ -159,3 +159,24 @@ def test_damaged_frames_are_refused() -> None:
     for bad in (wire.w[:-3], wire.w[:1], torch.cat([wire.w, wire.w]), wire.w + 1):
         with pytest.raises(FednagError, match="damaged"):
             chain.decode(wire.but(w=bad), x, rng())
+
+
+def test_vectors_rounded_together_share_their_lengths() -> None:
+    x = Vectors(w=torch.tensor([3.0, 0.0]), v=torch.tensor([0.0, -4.0, 0.0]))
+    chain = Chain((Quantise(levels=1, together=True),))
+    seen = set()
+    for turn in range(50):
+        wire, arrived, _ = chain.carry(x, Vectors(), rng(turn))
+        assert wire.nbytes == 4 + 1 + 1  # one length, two bits a number
+        seen |= {float(arrived.w[0]), float(arrived.v[1])}
+        assert not arrived.w[1:].any()
+    assert seen == {0.0, 5.0, -5.0}
+    apart, _, _ = Chain((Quantise(levels=1),)).carry(x, Vectors(), rng())
+    assert apart.nbytes == 4 + 1 + 4 + 1
+    # In buckets of two: w's numbers, then v's first two, then its last.
+    wire, arrived, _ = Chain((Quantise(levels=1, bucket=2, together=True),)).carry(
+        x, Vectors(), rng()
+    )
+    assert wire["w.scale"].tolist() == [3.0, 4.0, 0.0]
+    assert torch.equal(arrived.w, x.w)
+    assert torch.equal(arrived.v, x.v)

@@ -27,7 +27,7 @@ class Quantise(Transform):
 
     The mean of Q is x. A number takes 1 + ceil(log2(s + 1)) bits, a vector 32 more for its
     length. ``bucket`` numbers at a time have a length of their own, as in QSGD (0: all of a vector
-    together): less noise, 32 bits more each. ``together`` takes one length for all vectors.
+    together): less noise, 32 bits more each. ``together`` rounds all vectors as one long one.
     ``vectors`` are the names of those that are rounded, all of them if there are none.
 
     >>> import numpy as np, torch
@@ -54,44 +54,40 @@ class Quantise(Transform):
         self, up: Vectors, kept: Vectors, rng: np.random.Generator
     ) -> tuple[Vectors, Vectors]:
         names = compressible(up, self.vectors)
-        joint = None
-        if self.together and names:
-            joint = torch.stack([up[n].double().square().sum() for n in names]).sum().sqrt().float()
-        wire: dict[str, Vector] = {}
-        for name, vector in up.items():
-            if name in names:
-                codes, wire[name + SCALE] = self._codes(vector, joint, rng)
-                wire[name] = pack(codes, self.bits)
-            else:
-                wire[name] = vector
+        wire = dict(up)
+        for group in self._groups(names):
+            codes, scale = self._codes(torch.cat([up[name] for name in group]), rng)
+            for name, own in zip(group, torch.split(codes, _sizes(up, group)), strict=True):
+                wire[name] = pack(own, self.bits)
+            wire[group[0] + SCALE] = scale
         return Vectors(**wire), kept
 
     def decode(self, wire: Vectors, like: Vectors, rng: np.random.Generator) -> Vectors:
-        found = {}
-        for name, vector in like.items():
-            if name + SCALE in wire and name + SCALE not in like:
-                codes = unpack(wire[name], self.bits, len(vector))
-                found[name] = self._numbers(codes, wire[name + SCALE], vector.dtype)
-            else:
-                found[name] = wire[name]
+        names = compressible(like, self.vectors)
+        found = {name: wire[name] for name in like}
+        for group in self._groups(names):
+            codes = torch.cat([unpack(wire[n], self.bits, len(like[n])) for n in group])
+            numbers = self._numbers(codes, wire[group[0] + SCALE], like[group[0]].dtype)
+            found |= zip(group, torch.split(numbers, _sizes(like, group)), strict=True)
         return Vectors(**found)
 
-    def _codes(
-        self, vector: Vector, joint: Vector | None, rng: np.random.Generator
-    ) -> tuple[Vector, Vector]:
+    def _groups(self, names: list[str]) -> list[list[str]]:
+        """Vectors that are rounded as one."""
+        if self.together:
+            return [names] if names else []
+        return [[name] for name in names]
+
+    def _codes(self, vector: Vector, rng: np.random.Generator) -> tuple[Vector, Vector]:
         """Level and sign of each number; the lengths they are parts of."""
         vector = vector.float()
         rows = _rows(vector, self.bucket)
-        if joint is None:
-            scale = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).float()
-        else:
-            scale = joint.expand(len(rows))
+        scale = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).float()
         factor = torch.where(scale > 0, self.levels / scale, torch.zeros(())).unsqueeze(1)
         level = rows.abs().mul_(factor).view(-1)[: len(vector)]
         level += torch.from_numpy(rng.random(len(vector), dtype=np.float32))
         # To whole numbers is towards 0, which is down here.
         code = level.clamp_(max=self.levels).to(torch.int16 if self.bits > 8 else torch.uint8)
-        return code.mul_(2).add_(vector < 0), scale.clone()
+        return code.mul_(2).add_(vector < 0), scale
 
     def _numbers(self, codes: Vector, scale: Vector, dtype: torch.dtype) -> Vector:
         narrow = torch.int8 if self.bits <= 8 else torch.int64
@@ -143,6 +139,10 @@ class Sign(Transform):
             else:
                 found[name] = wire[name]
         return Vectors(**found)
+
+
+def _sizes(bag: Vectors, names: list[str]) -> list[int]:
+    return [len(bag[name]) for name in names]
 
 
 def _rows(vector: Vector, bucket: int) -> Vector:
