@@ -35,9 +35,23 @@ from flower_kit import simulated
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
 
 
+PARTS = {
+    "uplink": [
+        {"kind": "error-feedback"},
+        {"kind": "topk", "share": 0.2},
+        {"kind": "quantise", "levels": 7, "bucket": 64},
+        {"kind": "entropy"},
+    ],
+    "downlink": [{"kind": "bfloat16"}],
+    "aggregator": {"kind": "equal"},
+    "schedule": [{"kind": "cosine", "field": "algorithm.lr"}],
+}
+
+
 def tables_of(out: Path, method: str, silos: int, **flower: Any) -> dict[str, Any]:
     experiment = parse(
         {
+            **PARTS,
             "name": method,
             "data": {"name": "digits"},
             "model": {"name": "logistic"},
@@ -63,9 +77,10 @@ def assert_equals_the_simulator(folder: Path, tables: dict[str, Any], out: Path)
 def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     """Two silos with registered keys train; without a key, or without the CA, one gets nothing.
 
-    SCAFFOLD, so that what silos keep between rounds is part of it.
+    SCAFFOLD, so that what silos keep between rounds is part of it, and other parts than the usual.
     """
-    with federation(2, tls=True) as running:
+    memories = [{"memory-folder": str(tmp_path / f"memory-{silo}")} for silo in range(2)]
+    with federation(2, tls=True, node_configs=memories) as running:
         _start_strangers(running, tmp_path)
         said: list[str] = []
         tables = tables_of(tmp_path, "scaffold", 2, bind="silo")

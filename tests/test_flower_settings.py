@@ -237,3 +237,34 @@ def test_keys_and_init_from_the_command_line(
     assert (tmp_path / "secrets").stat().st_mode & 0o77 == 0
     config = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     assert config["tool"]["flwr"]["app"]["config"]["rounds"] == 7
+
+
+def test_every_part_of_an_experiment_reaches_the_silos() -> None:
+    """Whatever order Flower hands the keys on in."""
+    experiment = parse(
+        {
+            "name": "parts",
+            "data": {"name": "digits"},
+            "split": {"workers": 3},
+            "training": {"tau": 5, "iterations": 20, "participants": 2},
+            "evaluation": {"metrics": ["f1"], "every": 2},
+            "uplink": [
+                {"kind": "clip", "norm": 0.5},
+                {"kind": "error-feedback", "vectors": ["w"]},
+                {"kind": "topk", "share": 0.1},
+                *[{"kind": "quantise", "levels": 7, "together": True}, {"kind": "entropy"}],
+            ],
+            "downlink": [{"kind": "bfloat16"}],
+            "aggregator": {"kind": "equal"},
+            "controller": {"kind": "steps-by-worker", "steps": [5, 2]},
+            "schedule": [{"kind": "cosine", "field": "algorithm.lr", "last": 0.001}],
+        }
+    )
+    given = flat(run_config(experiment))
+    assert all(isinstance(value, str | int | float | bool) for value in given.values())
+    for keys in (sorted(given), sorted(given, reverse=True)):
+        found = read_run_config({key: given[key] for key in keys}).experiment
+        assert found.key == experiment.key
+        for section in ("uplink", "downlink", "aggregator", "controller", "schedule"):
+            assert getattr(found, section) == getattr(experiment, section), section
+    assert parse({"name": "parts"}).key != experiment.key

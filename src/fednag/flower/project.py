@@ -15,7 +15,7 @@ import tomli_w
 from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment
 from fednag.config.own import files_of, place_of, short
-from fednag.config.parts import LISTED
+from fednag.config.parts import LISTED, REGISTRIES, kinds_of
 from fednag.config.paths import PARTS
 from fednag.config.sections import is_own
 from fednag.errors import FednagError
@@ -64,6 +64,16 @@ def run_config(experiment: Experiment, flower: Mapping[str, Any] | None = None) 
             for key, given in table.items()
             if (section, key) not in IDLE and not (whole and key == "iterations")
         }
+    for section in REGISTRIES:
+        given = getattr(experiment, section)
+        numbered = dict(enumerate(given)) if section in LISTED else None
+        if numbered is None:
+            tables[section] = {key: _single(number) for key, number in given.items()}
+        elif numbered:  # Flower knows no lists of tables; uplink.0.kind is a key like any other
+            tables[section] = {
+                str(place): {key: _single(number) for key, number in part.items()}
+                for place, part in numbered.items()
+            }
     if not any(tables.get("checkpoint", {})):
         tables.pop("checkpoint", None)
     if tables["data"]["name"] == CUSTOM:
@@ -92,10 +102,7 @@ def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, given in tables.items():
         if isinstance(given, Mapping):
-            found |= {f"{key}.{name}": value for name, value in given.items()}
-        elif key in LISTED:
-            for place, table in enumerate(given):
-                found |= {f"{key}.{place}.{name}": value for name, value in table.items()}
+            found |= {f"{key}.{name}": value for name, value in flat(given).items()}
         else:
             found[key] = given
     return found
@@ -136,15 +143,14 @@ def with_shipped(
     Each part is in a folder of its own, beside the neighbours it imports, so that files of one name
     do not meet. Silos compare the digests with those in the tables.
     """
-    changed: dict[str, Any] = {
-        key: dict(t) if isinstance(t, Mapping) else t for key, t in tables.items()
-    }
+    changed = _copied(tables)
     names, digests, contents = {}, {}, {}
     for spec in (
         experiment.algorithm["name"],
         experiment.model.name,
         experiment.model.loss,
         *(experiment.evaluation.metrics or ()),
+        *kinds_of(experiment),
     ):
         if not is_own(spec) or not (place := place_of(spec)).endswith(".py"):
             continue
@@ -160,11 +166,19 @@ def with_shipped(
         given = tables[section].get(key, "")
         if given in names:
             changed[section][key] = names[given]
+    for section in REGISTRIES:
+        table = changed.get(section, {})
+        for part in table.values() if section in LISTED else [table]:
+            part["kind"] = names.get(part["kind"], part["kind"])
     metrics = experiment.evaluation.metrics or ()
     changed["evaluation"]["metrics"] = _single([names.get(m, m) for m in metrics] or None)
     kept = {k: v for k, v in (experiment.own or {}).items() if not k.endswith(".py")}
     changed["own"] = kept | digests
     return changed, contents
+
+
+def _copied(tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: _copied(t) if isinstance(t, Mapping) else t for k, t in tables.items()}
 
 
 def _project(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:

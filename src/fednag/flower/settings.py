@@ -150,7 +150,7 @@ class Deployment:
 def read_run_config(flat: Mapping[str, Any]) -> Deployment:
     """A checked deployment from ``context.run_config``; an empty text stands for no value."""
     raw: dict[str, Any] = {}
-    for path, given in flat.items():
+    for path, given in sorted(flat.items(), key=_place):  # Flower hands them on in any order
         if given == "":
             continue
         section, dot, key = path.partition(".")
@@ -167,6 +167,11 @@ def read_run_config(flat: Mapping[str, Any]) -> Deployment:
     except ValidationError as error:
         raise FednagError(f"{SOURCE}: {explain(error, Flower, ('flower',))}") from None
     return Deployment(_experiment(raw), flower).checked()
+
+
+def _place(item: tuple[str, Any]) -> list[tuple[int, str]]:
+    """Tables of a list in the order of their numbers."""
+    return [(int(part) if part.isdigit() else -1, part) for part in item[0].split(".")]
 
 
 def _listed(given: Any) -> Any:
