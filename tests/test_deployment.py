@@ -24,11 +24,11 @@ from safetensors.torch import load_file
 from fednag import FednagError, cli
 from fednag.config import parse
 from fednag.flower.certificates import make_authority, make_node_key, make_server
-from fednag.flower.ledger import read
 from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
 from fednag.flower.project import flat, run_config
 from fednag.flower.settings import read_run_config
+from fednag.flower.silo_log import read
 from fednag.runs.folder import RunFolder
 from flower_kit import simulated
 

@@ -27,7 +27,6 @@ from fednag.core.state import State
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.flower import protocol
-from fednag.flower.ledger import Ledger, entry
 from fednag.flower.membership import PAUSE, Membership
 from fednag.flower.protocol import (
     EVALUATE,
@@ -39,6 +38,7 @@ from fednag.flower.protocol import (
     versions,
 )
 from fednag.flower.settings import Deployment
+from fednag.flower.silo_log import SiloLog, entry
 from fednag.flower.silo_memory import accepted
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
@@ -69,11 +69,11 @@ class Fleet(Executor):
         deployment: Deployment,
         plan: Plan,
         token: str,
-        ledger: Ledger,
+        log: SiloLog,
         tell: Callable[[str], None] = print,
     ) -> None:
         self.grid, self.deployment, self.plan = grid, deployment, plan
-        self.token, self.ledger, self.tell = token, ledger, tell
+        self.token, self.log, self.tell = token, log, tell
         known = {} if deployment.private else {i: len(o) for i, o in enumerate(plan.owned)}
         self.membership = Membership(grid, deployment, known, tell)
         self._here: Local | None = None
@@ -332,7 +332,7 @@ class Fleet(Executor):
                 samples = self.membership.samples[silo]
                 said = protocol.metrics(answers.good[silo])
                 lines.append(entry(silo, phase, "ok", node=node, samples=samples, metrics=said))
-        self.ledger.write(number, lines)
+        self.log.write(number, lines)
         asked = len({*answers.good, *answers.refused, *answers.missed})
         diverged = not usable and all(why.not_finite for why in answers.refused.values())
         if usable >= self._quorum(asked) or (diverged and not answers.missed):
