@@ -37,6 +37,7 @@ from fednag.config.sections import (
     Data,
     Engine,
     Evaluation,
+    Ledger,
     Model,
     Section,
     Split,
@@ -69,6 +70,7 @@ class Experiment(Section):
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
     clock: Clock = Clock()
+    ledger: Ledger = Ledger()
     uplink: tuple[dict[str, Any], ...] = Field((), strict=False)
     downlink: tuple[dict[str, Any], ...] = Field((), strict=False)
     aggregator: dict[str, Any] = Field(default_factory=lambda: {"kind": "mean"})
@@ -104,6 +106,8 @@ class Experiment(Section):
             raise ValueError("split.alpha: is missing; give the concentration, e.g. 0.5")
         if self.training.participants is not None and self.training.fraction is not None:
             raise ValueError("give training.participants or training.fraction, not both")
+        if self.ledger.anchor is not None and self.ledger.kind == "none":
+            raise ValueError("ledger.kind: is 'none', so there is no head to anchor; use 'chain'")
         if self.clock.deadline is not None and self.clock.fleet is None:
             raise ValueError("clock.fleet: is missing; say whose delays the deadline is for")
         check_measures(self.evaluation, self.stop)

@@ -150,6 +150,7 @@ def with_shipped(
         experiment.model.name,
         experiment.model.loss,
         *(experiment.evaluation.metrics or ()),
+        experiment.ledger.anchor,
         *kinds_of(experiment),
     ):
         if not is_own(spec) or not (place := place_of(spec)).endswith(".py"):

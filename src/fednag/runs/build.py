@@ -154,6 +154,7 @@ class Builder:
             metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
+            ledger=experiment.ledger.kind != "none",
         )
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)

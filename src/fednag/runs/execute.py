@@ -6,7 +6,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from torch import nn
 
 from fednag.config import Experiment
 from fednag.config.keys import Key
+from fednag.config.own import own_anchor
 from fednag.core.algorithm import BUFFERS
 from fednag.core.ending import Ending
 from fednag.core.files import write_atomically
@@ -33,6 +34,7 @@ from fednag.problems.metrics import undefined
 from fednag.runs import checkpoint
 from fednag.runs.folder import OVER, RunFolder
 from fednag.runs.interrupts import Interrupted, Watch
+from fednag.runs.ledger import Ledger
 from fednag.runs.outcome import Outcome
 from fednag.runs.view import ending_of
 from fednag.runs.weights import load_model, save_model
@@ -73,20 +75,27 @@ class Execution:
     runner: str = "simulator"
     facts: dict[str, Any] = field(default_factory=dict)  # more for run.json
     opened: Callable[[RunFolder], None] | None = None  # told where the run is written
+    ledger: Ledger | None = field(init=False, default=None)
     key: Key = field(init=False)  # a folder that goes on keeps the format it was begun with
 
     def __post_init__(self) -> None:
         self.key = self.experiment.all_keys[0]
+        self.anchor = own_anchor(self.experiment.ledger.anchor, "ledger.anchor")
 
     def start(self, out: Path | None = None) -> Outcome:
         """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``."""
         if out is None:
+            if self.plan.ledger:
+                raise FednagError("ledger.kind: a ledger is kept in a run's folder; give out")
             return self._train(None, [], None)
         folder = RunFolder.create(out, self.experiment.name, _stem(self.label, self.key))
         with _writing(folder), folder.locked():
             # Last the file that makes the folder a run: killed before it, there is none to resume.
             write_atomically(folder.config_file, self.experiment.toml())
-            folder.write_info({"status": "running", **self._about})
+            if self.plan.ledger:
+                self.ledger = Ledger(folder, self.anchor)
+                self.ledger.begin(self._named)
+            self._write_info(folder, "running")
             folder.records_file.touch()
             self._open(folder)
             return self._train(folder, [], None)
@@ -101,6 +110,9 @@ class Execution:
             if info.get("status") in OVER:
                 return self._finished(folder, info)
             saved, unusable = checkpoint.newest(folder, self.plan, self._identity)
+            if self.plan.ledger:
+                self.ledger = Ledger(folder, self.anchor)
+                self.ledger.go_on(folder, self._named, saved.state.round if saved else 0)
             folder.tidy()
             self.notes += checkpoint.set_aside(unusable)
             folder.records_file.touch()
@@ -116,7 +128,7 @@ class Execution:
                 self.notes.append("it had no checkpoint, and was begun again")
             records = folder.back_to(saved.mark if saved else None)
             self._about["started"] = info.get("started")
-            folder.write_info({"status": "running", **self._about})
+            self._write_info(folder, "running")
             self._open(folder)
             return self._train(folder, records, saved.state if saved else None)
 
@@ -140,6 +152,12 @@ class Execution:
                 f"{folder.path}: that run had another model, other first weights or other data; "
                 "use those, or start a new run"
             )
+        if ("ledger" in info) != self.plan.ledger and info.get("status") not in OVER:
+            began = "with" if "ledger" in info else "without"
+            raise FednagError(
+                f"{folder.path}: ledger.kind: that run began {began} a ledger; leave it so, or "
+                "start a new run"
+            )
         return info
 
     def _train(
@@ -154,6 +172,8 @@ class Execution:
             if folder:
                 checkpoint.remove(folder)
                 folder.back_to(None)
+            if self.ledger:
+                self.ledger.again(0)
             return self._trained(folder, [], None)
 
     def _trained(
@@ -167,6 +187,8 @@ class Execution:
                     records.append(state.record)
                     if folder:
                         folder.append(state.record)
+                if self.ledger:
+                    self.ledger.write(state.entries, self._keys)
                 self._tell(state)
                 if folder and state.ended is None:
                     asked = self.watch.number if self.watch else None
@@ -178,7 +200,7 @@ class Execution:
         except BaseException:
             if folder:
                 with suppress(OSError):  # a full disk must not hide what happened
-                    folder.write_info({"status": "interrupted", **self._about})
+                    self._write_info(folder, "interrupted")
             raise
         assert state is not None
         return self._end(folder, state, records)
@@ -209,8 +231,8 @@ class Execution:
             if state.best:
                 found = {"best_iteration": state.best.iteration, "best_loss": state.best.loss}
             found |= {"models": digests, "records": asdict(folder.mark(len(records)))}
-            told = {"status": status, "ended": str(state.ended), "ending": asdict(state.ended)}
-            folder.write_info({**told, **found, **self._about})
+            told = {"ended": str(state.ended), "ending": asdict(state.ended)}
+            self._write_info(folder, status, **told, **found)
             checkpoint.remove(folder)
         return self._run(folder, records, best, final, state.ended)
 
@@ -253,6 +275,8 @@ class Execution:
             measured = [record.measured(name) for record in records if record.loss is not None]
             if None in measured:
                 self.notes.append(undefined(name, measured.count(None), len(measured), metric))
+        if self.ledger and self.ledger.failed:
+            self.notes.append(f"ledger.anchor: a head was not taken ({self.ledger.failed})")
         path = folder.path if folder else None
         return Outcome(
             self.label,
@@ -286,7 +310,24 @@ class Execution:
     def _save(self, folder: RunFolder, state: State, records: int) -> None:
         gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
         plain = gradients.plain, judgements.plain, gradients.alone
-        checkpoint.write(folder, state, records, self._identity, self._about["versions"], plain)
+        head = self.ledger.mark() if self.ledger else None
+        versions = self._about["versions"]
+        checkpoint.write(folder, state, records, self._identity, versions, plain, head)
+
+    def _write_info(self, folder: RunFolder, status: str, **more: Any) -> None:
+        head = {"ledger": self.ledger.mark()} if self.ledger else {}
+        folder.write_info({"status": status, **more, **head, **self._about})
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        """Which run this is, for the ledger: silos know it by its token."""
+        run = str(self.facts.get("token", self._identity))
+        return {"run": run, "identity": self._identity, "key": self.key.exact}
+
+    @property
+    def _keys(self) -> Mapping[int, str]:
+        """The public keys of workers who sign what they send."""
+        return self.trainer.executor.keys if self.trainer else {}
 
     def _rounds(self, state: State) -> int:
         done = state.round, state.iteration

@@ -73,6 +73,7 @@ class Plan:
     chunk: int = 1
     threads: int = 1
     deadline: float = inf  # seconds
+    ledger: bool = False  # whether rounds have entries for one
     clock: Callable[[Engine], Executor] | None = None
     """Puts an executor on a clock; without one, everyone answers at once."""
 
@@ -175,7 +176,7 @@ class _Training:
 
     def __init__(self, plan: Plan, trainer: Trainer, setting: Setting) -> None:
         self.plan, self.trainer = plan, trainer
-        self.loop = Loop(plan.scheme, setting, trainer.executor)
+        self.loop = Loop(plan.scheme, setting, trainer.executor, plan.ledger)
         self.began = time.monotonic()
 
     def start(self) -> State:
