@@ -92,7 +92,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "clock.fleet": (None, "phones"),
     "clock.deadline": (None, 2.0),
     "clock.digest": (None, "abc"),
-    "ledger.kind": ("none", "chain"),
+    "ledger.kind": ("auto", "chain"),
     "ledger.anchor": (None, "mine.py:publish"),
     "model.loss": (None, "mse"),
     "uplink": ((), ({"kind": "float16"},)),

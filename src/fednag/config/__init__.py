@@ -106,8 +106,11 @@ class Experiment(Section):
             raise ValueError("split.alpha: is missing; give the concentration, e.g. 0.5")
         if self.training.participants is not None and self.training.fraction is not None:
             raise ValueError("give training.participants or training.fraction, not both")
-        if self.ledger.anchor is not None and self.ledger.kind == "none":
-            raise ValueError("ledger.kind: is 'none', so there is no head to anchor; use 'chain'")
+        if self.ledger.anchor is not None and self.ledger.kind != "chain":
+            raise ValueError(
+                f"ledger.kind: is {self.ledger.kind!r}, so there may be no head to anchor; use "
+                "'chain'"
+            )
         if self.clock.deadline is not None and self.clock.fleet is None:
             raise ValueError("clock.fleet: is missing; say whose delays the deadline is for")
         check_measures(self.evaluation, self.stop)

@@ -129,7 +129,7 @@ class Clock(Section):
 class Ledger(Section):
     """Whether a run keeps a ledger of what travelled, and who is told of its head."""
 
-    kind: Literal["none", "chain"] = "none"
+    kind: Literal["auto", "none", "chain"] = "auto"  # auto: on real machines
     anchor: str | None = Field(None, min_length=1)  # a function of the user's own
 
 

@@ -22,6 +22,7 @@ from fednag.flower.silo_memory import TOKEN
 from fednag.runs.build import Builder, Parts
 from fednag.runs.execute import Execution, find
 from fednag.runs.folder import RunFolder
+from fednag.runs.ledger import file_of, keys_of, verify
 from fednag.runs.outcome import Outcome
 from fednag.simulate.run import Plan
 
@@ -53,7 +54,8 @@ def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Outcome:
         if folder is None:
             tell(f"flower.resume: no such run in {out}; a new one begins")
     token = _token_of(folder)
-    fleet = Fleet(grid, deployment, plan, token, log, tell)
+    kept = verify(folder).entries if folder and file_of(folder).exists() else []
+    fleet = Fleet(grid, deployment, plan, token, log, tell, keys_of(kept))
 
     def opened(folder: RunFolder) -> None:
         log.open(folder.path)

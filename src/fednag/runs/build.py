@@ -154,7 +154,7 @@ class Builder:
             metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
-            ledger=experiment.ledger.kind != "none",
+            ledger=experiment.ledger.kind == "chain",
         )
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)

@@ -121,7 +121,7 @@ class Execution:
                 gradients.plain = gradients.plain or saved.plain[0]
                 judgements.plain = judgements.plain or saved.plain[1]
                 gradients.alone = gradients.alone or saved.plain[2]
-                self.notes += _other_versions(saved.versions)
+                self.notes += other_versions(saved.versions)
                 went_on = f"went on from round {saved.state.round} of {self._rounds(saved.state)}"
                 self.notes.append(f"{went_on} (checkpoint)")
             elif folder.records_file.stat().st_size:
@@ -173,7 +173,7 @@ class Execution:
                 checkpoint.remove(folder)
                 folder.back_to(None)
             if self.ledger:
-                self.ledger.again(0)
+                self.ledger.again(0, str(error))
             return self._trained(folder, [], None)
 
     def _trained(
@@ -322,7 +322,7 @@ class Execution:
     def _named(self) -> dict[str, Any]:
         """Which run this is, for the ledger: silos know it by its token."""
         run = str(self.facts.get("token", self._identity))
-        return {"run": run, "identity": self._identity, "key": self.key.exact}
+        return {"run": run, "identity": self._identity, "config": self.key.exact}
 
     @property
     def _keys(self) -> Mapping[int, str]:
@@ -400,12 +400,13 @@ def _writing(folder: RunFolder) -> Iterator[None]:
         ) from error
 
 
-def _other_versions(saved: dict[str, str]) -> list[str]:
+def other_versions(saved: Mapping[str, str], how: str = "saved") -> list[str]:
+    """A note on what is installed here in another version than when a run was saved or made."""
     now = {name: version(name) for name in RECORDED_VERSIONS}
     differing = [f"{n} {saved[n]}, now {now[n]}" for n in now if saved.get(n, now[n]) != now[n]]
     if not differing:
         return []
-    return [f"it was saved with {', '.join(differing)}: what follows may differ by rounding"]
+    return [f"it was {how} with {', '.join(differing)}: what follows may differ by rounding"]
 
 
 def _whose(workers: set[int]) -> str:

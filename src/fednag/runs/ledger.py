@@ -27,7 +27,7 @@ FIRST = "0" * 64  # what the first entry holds for the hash of the one before
 SIGNED = ("round", "stage", "sent", "up", "samples", "steps")
 # What an entry of a kind has at least.
 TYPES: dict[str, dict[str, type]] = {
-    "run": {"format": int, "run": str, "identity": str},
+    "run": {"format": int, "run": str, "identity": str, "config": str},
     "key": {"worker": int, "key": str},
     "upload": {"stage": int, "worker": int, "sent": str, "status": str},
     "round": {"aggregates": list, "server": str},
@@ -87,9 +87,9 @@ class Ledger:
         self.keys = keys_of(found.entries)
         self.again(round_)
 
-    def again(self, round_: int) -> None:
-        """From here on, the rounds after this one are played again."""
-        self._add([{"kind": "resumed", "round": round_}])
+    def again(self, round_: int, plain: str | None = None) -> None:
+        """From here on, the rounds after this one are played again, if so with the plain loop."""
+        self._add([{"kind": "resumed", "round": round_, **({"plain": plain} if plain else {})}])
 
     def write(self, entries: Iterable[Mapping[str, Any]], keys: Mapping[int, str]) -> None:
         """The entries of a round, after the keys of workers who are new."""
@@ -296,7 +296,7 @@ def is_signed(key: str, content: bytes, signature: str) -> bool:
 
 def keys_of(entries: Iterable[Entry]) -> dict[int, str]:
     """The public keys that workers were registered with."""
-    return {entry["worker"]: entry["key"] for entry in entries if entry["kind"] == "key"}
+    return {entry["worker"]: entry["key"] for entry in entries if entry.get("kind") == "key"}
 
 
 def rounds_of(entries: Iterable[Entry]) -> dict[int, list[Entry]]:

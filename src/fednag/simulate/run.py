@@ -171,6 +171,15 @@ def simulate(
             yield state
 
 
+def begun(plan: Plan) -> State:
+    """The state before the first round."""
+    return State(
+        first_state(plan.algorithm, plan.problem),
+        np.zeros(len(plan.owned), dtype=np.int64),
+        control=plan.scheme.controller.init(),
+    )
+
+
 class _Training:
     """Rounds, evaluations, the best model so far, when to stop."""
 
@@ -180,13 +189,7 @@ class _Training:
         self.began = time.monotonic()
 
     def start(self) -> State:
-        plan = self.plan
-        state = State(
-            first_state(plan.algorithm, plan.problem),
-            np.zeros(len(plan.owned), dtype=np.int64),
-            control=plan.scheme.controller.init(),
-        )
-        state = self._measure(state)
+        state = self._measure(begun(self.plan))
         if state.record is not None and state.record.loss is not None:
             state = replace(state, first_loss=state.record.loss)
         return self._ended(state)
