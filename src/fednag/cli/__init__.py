@@ -14,6 +14,7 @@ from fednag.cli.data import data_app
 from fednag.cli.exporting import export_app
 from fednag.cli.flower import flower_app
 from fednag.cli.frontier import frontier
+from fednag.cli.ledger import ledger_app
 from fednag.cli.live import watch
 from fednag.cli.options import Algorithms, Json, Out, Quiet, Runs, Seeds, Set, Verbose
 from fednag.cli.paper import paper_app
@@ -42,6 +43,7 @@ app.add_typer(data_app, name="data", rich_help_panel=KNOW)
 app.add_typer(time_app, name="time", rich_help_panel=THINK)
 app.add_typer(theory_app, name="theory", rich_help_panel=THINK)
 app.add_typer(paper_app, name="paper", rich_help_panel=THINK)
+app.add_typer(ledger_app, name="ledger", rich_help_panel=SEE)
 
 DEMO: dict[str, Any] = {
     "name": "digits",
