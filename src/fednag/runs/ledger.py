@@ -206,11 +206,11 @@ def _broken(entries: Sequence[Entry], hashes: Sequence[str], final: Head | None)
             if isinstance(number, int) and number != place + 1 and _known(entries, number, place):
                 return place + 1, "moved", f"is out of its place: entry {number} stands there"
             return place + 1, "changed", "is not as it was written, or was added"
-        came_after = [i for i, own in enumerate(hashes) if own == _before(entry)]
-        if came_after and came_after[0] < place:
-            return came_after[0] + 2, "added", "was added: the one after it does not know of it"
-        if came_after:
-            return place + 1, "moved", f"is out of its place: it stands on line {came_after[0] + 1}"
+        follows = [q for q, own in enumerate((FIRST, *hashes)) if own == _before(entry)]
+        if follows and follows[0] < place:
+            return follows[0] + 1, "added", "was added: the one after it does not know of it"
+        if follows:
+            return place + 1, "moved", f"is out of its place: it stands on line {follows[0]}"
         if number == place + 1 and place:
             return place, "changed", "is not as it was written"
         return place + 1, "missing", "is missing"
