@@ -28,8 +28,11 @@ from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
 from fednag.flower.project import flat, run_config
 from fednag.flower.settings import read_run_config
+from fednag.flower.signing import make_key
 from fednag.flower.silo_log import read
+from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
+from fednag.runs.ledger import verify
 from flower_kit import simulated
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
@@ -80,6 +83,9 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     SCAFFOLD, so that what silos keep between rounds is part of it, and other parts than the usual.
     """
     memories = [{"memory-folder": str(tmp_path / f"memory-{silo}")} for silo in range(2)]
+    for silo, config in enumerate(memories):
+        config["ledger-key"] = str(tmp_path / f"ledger-{silo}.key")
+        make_key(Path(config["ledger-key"]))
     with federation(2, tls=True, node_configs=memories) as running:
         _start_strangers(running, tmp_path)
         said: list[str] = []
@@ -94,6 +100,9 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     assert len(here) == 2, said
     assert not [line for line in said if "turned away" in line or "did not" in line], said
     assert_equals_the_simulator(path, tables, tmp_path / "simulated")
+    found = verify(RunFolder(path))
+    assert (found.fault, found.signed) == (None, 4)
+    assert audit(RunFolder(path)).difference is None
 
 
 def _start_strangers(running: Federation, place: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,9 +25,11 @@ from fednag.core.vectors import digest
 from fednag.runs import execute
 from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
+from fednag.runs.labels import differing
 from fednag.runs.ledger import Ledger, Verified, canonical, file_of, hash_of, rounds_of, verify
 from fednag.simulate.run import Plan, Trainer, simulate
 
+ROOT = Path(__file__).parents[1]
 SMALL: dict[str, Any] = {
     "model": "logistic",
     "workers": 4,
@@ -577,3 +580,34 @@ def test_the_commands(
 def forge_code(folder: RunFolder, lines: list[str]) -> None:
     rewrite(folder, lines)
     forge(folder, 2, "up", 1)
+
+
+def test_what_the_page_shows_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its commands, of a shorter run, and its anchor."""
+    text = (ROOT / "docs" / "ledger.md").read_text()
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    call: Callable[..., Any] = Caller(monkeypatch, capsys)
+    commands = [
+        line.split()[1:] for line in re.findall(r"```sh\n(.*?)```", text, re.S)[0].splitlines()
+    ]
+    shorter = ["model.name=logistic", "training.tau=2", "training.iterations=6"]
+    first, *others = commands
+    for words in ([*first, *(w for s in shorter for w in ("--set", s))], *others):
+        said = call(*words)
+        assert (said.code, said.err.count("Traceback")) == (0, 0), said.err
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    (tmp_path / "my_file.py").write_text(code)
+    given = {"kind": "chain", "anchor": "my_file.py:publish"}
+    fednag.run("fednag", **{**SMALL, "ledger": given}, out=Path("anchored"))
+    entries = verify(the_run(Path("anchored"))).entries
+    receipts = [e["receipt"] for e in entries if e["kind"] == "anchor"]
+    assert receipts == [f"heads.txt, round {n}" for n in (1, 2, 3, 4)]
+
+
+def test_runs_with_and_without_one_are_runs_of_one_label() -> None:
+    assert (
+        differing([{"ledger.kind": "auto"}, {"ledger.kind": "chain", "ledger.anchor": "a"}]) == []
+    )
