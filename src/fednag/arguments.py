@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
@@ -96,7 +97,7 @@ def describe_parts(
         if key in REGISTRIES:
             raw[key], parts.given[key] = _round_part(key, value)
         else:
-            raw[key] = dict(value)
+            raw[key] = {"kind": value} if isinstance(value, str) else dict(value)
     if isinstance(data, tuple):
         if len(data) != 2:
             raise FednagError("data", remedy=f"give a pair (x, y), not {len(data)} parts")
@@ -211,13 +212,15 @@ def _check_section(key: str, value: object) -> None:
         name: getattr(field.annotation, "model_fields", {})
         for name, field in Experiment.model_fields.items()
     }
-    if key in REGISTRIES or (key in sections and isinstance(value, Mapping)):
+    named = isinstance(value, str) and "kind" in sections.get(key, ())  # e.g. split="natural"
+    if key in REGISTRIES or (key in sections and (named or isinstance(value, Mapping))):
         return
+    shown = reprlib.repr(value)
     if key in sections:
-        raise FednagError(key, f"{value!r} is not a table", f"write e.g. {key}={{'field': value}}")
+        raise FednagError(key, f"{shown} is not a table", f"write e.g. {key}={{'field': value}}")
     for name, fields in sections.items():
         if key in fields:
-            raise FednagError(key, "no such argument", f"write {name}={{{key!r}: {value!r}}}")
+            raise FednagError(key, "no such argument", f"write {name}={{{key!r}: {shown}}}")
     if key in ("lr", "momentum", "mu", "server_lr", "slow_lr"):
         raise FednagError(
             key, f"a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"

@@ -25,7 +25,7 @@ from fednag.compute.randomness import private_randomness
 from fednag.compute.recording import Dispatch, draws, writes
 from fednag.errors import FednagError
 from fednag.problems.losses import Objective, converted
-from fednag.problems.plain import changes_its_weights, duplicate
+from fednag.problems.plain import changes_its_weights, duplicate, first_line
 
 SEED = 20_210  # of the draws a model makes while it is tried
 SAMPLES = 8
@@ -401,7 +401,14 @@ def _backward(
     with torch.enable_grad():
         value = objective.batch(module(x.clone()), y.clone())
         if value.requires_grad:
-            value.backward()  # type: ignore[no-untyped-call]
+            try:
+                value.backward()  # type: ignore[no-untyped-call]
+            except RuntimeError as error:
+                raise FednagError(
+                    "model",
+                    f"torch cannot differentiate it ({first_line(error)})",
+                    "mend its forward pass",
+                ) from error
         elif depends:
             raise FednagError(
                 "model",
