@@ -54,9 +54,9 @@ def verify(
             }
         )
     if fault:
-        raise FednagError(str(fault))
+        raise fault.error()
     if head and known is None:
-        raise FednagError(f"--head {head[:80]}: no entry of {folder.path} has that hash")
+        raise FednagError("--head", f"no entry of {folder.path} has that hash", given=head[:80])
     if json:
         return
     terminal, count = console(), found.head.entries
@@ -101,7 +101,7 @@ def audit(
     else:
         notes(beside(json), found.notes)
     if different:
-        raise FednagError(f"{run}: {different} than when it is played again")
+        raise FednagError(run, f"{different} than when it is played again")
     if not json:
         console().print(
             f"{found.rounds} rounds played again: all {found.digests} digests are equal"
@@ -125,10 +125,11 @@ def show(
 
     found = verified(_folder(run))
     if found.fault:
-        raise FednagError(str(found.fault))
+        raise found.fault.error()
     rounds = rounds_of(found.entries)
     if round_ is not None and round_ not in rounds:
-        raise FednagError(f"--round {round_}: the ledger has rounds 1 to {max(rounds, default=0)}")
+        about = f"the ledger has rounds 1 to {max(rounds, default=0)}"
+        raise FednagError("--round", about, given=round_)
     chosen = [e for n, own in rounds.items() if round_ in (None, n) for e in own]
     if json:
         print_json(chosen)
@@ -165,7 +166,7 @@ def _folder(path: Path) -> RunFolder:
 
     found = find_runs([path])
     if len(found) > 1:
-        raise FednagError(f"{path}: has {len(found)} runs; name the folder of one")
+        raise FednagError(path, f"has {len(found)} runs", "name the folder of one")
     return found[0]
 
 

@@ -30,13 +30,17 @@ class Signer:
             key = serialization.load_pem_private_key(Path(str(given)).read_bytes(), None)
         except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise FednagError(
-                f"node config: ledger-key: {given} cannot be read ({error}); make one with "
-                "`fednag ledger key`"
+                "ledger-key",
+                f"{given} cannot be read ({error})",
+                "make one with `fednag ledger key`",
+                source="node config",
             ) from None
         if not isinstance(key, Ed25519PrivateKey):
             raise FednagError(
-                f"node config: ledger-key: {given} is no Ed25519 key; make one with `fednag ledger "
-                "key`"
+                "ledger-key",
+                f"{given} is no Ed25519 key",
+                "make one with `fednag ledger key`",
+                source="node config",
             )
         return cls(key)
 

@@ -63,12 +63,13 @@ def audit(folder: RunFolder, upto: int | None = None) -> Audited:
     """
     found = verify(folder)
     if found.fault:
-        raise FednagError(f"{found.fault}; there is nothing to compare with")
+        raise found.fault.error("restore the file: there is nothing to compare with")
     rounds = rounds_of(found.entries)
     last = max(rounds, default=0)
     upto = last if upto is None else upto
     if not 1 <= upto <= last:
-        raise FednagError(f"--round {upto}: the ledger has rounds 1 to {last}; give one of them")
+        about = f"the ledger has rounds 1 to {last}"
+        raise FednagError("--round", about, "give one of them", given=upto)
     plan = _plan_of(folder, found)
     notes = other_versions(folder.info().get("versions", {}), "made")
     remote = folder.info().get("runner") == "flower"
@@ -79,7 +80,7 @@ def audit(folder: RunFolder, upto: int | None = None) -> Audited:
         return replace(_compared(plan, rounds, upto, remote), notes=notes)
     except MisrecordedError as error:
         raise FednagError(
-            f"{folder.path}: {error}, and not when the run was made; audit it where it was made"
+            folder.path, f"{error}, and not when the run was made", "audit it where it was made"
         ) from error
 
 
@@ -88,16 +89,20 @@ def _plan_of(folder: RunFolder, found: Verified) -> Plan:
     experiment = parse(read(folder.config_file), str(folder.config_file))
     if experiment.data.name == CUSTOM:
         raise FednagError(
-            f"{folder.config_file}: data.name: the data of this run are not named in a file; only "
-            "who has them can play it again, from Python"
+            "data.name",
+            "the data of this run are not named in a file",
+            "only who has them can play it again, from Python",
+            source=folder.config_file,
         )
     resolved, plan, _ = Builder().plan(experiment)
     begin = found.entries[0]
     known = [key.exact for key in resolved.all_keys if key.exact == begin.get("config")]
     if not known or checkpoint.identity(plan, known[0]) != begin["identity"]:
         raise FednagError(
-            f"{folder.path}: this is not the configuration, or these are not the data and first "
-            "weights, that the ledger begins with; restore those"
+            folder.path,
+            "this is not the configuration, or these are not the data and first weights, that the "
+            "ledger begins with",
+            "restore those",
         )
     return plan
 

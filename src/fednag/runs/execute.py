@@ -86,7 +86,7 @@ class Execution:
         """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``."""
         if out is None:
             if self.plan.ledger:
-                raise FednagError("ledger.kind: a ledger is kept in a run's folder; give out")
+                raise FednagError("ledger.kind", "a ledger is kept in a run's folder", "give out")
             return self._train(None, [], None)
         folder = RunFolder.create(out, self.experiment.name, _stem(self.label, self.key))
         with _writing(folder), folder.locked():
@@ -138,25 +138,29 @@ class Execution:
         if info.get("runner", "simulator") != self.runner:
             how = "fednag flower up --resume" if self.runner == "simulator" else "fednag resume"
             raise FednagError(
-                f"{folder.path}: that run was not made by this {self.runner}; go on with `{how}`"
+                folder.path, f"that run was not made by this {self.runner}", f"go on with `{how}`"
             )
         begun = [key for key in self.experiment.all_keys if key.exact == info.get("exact_key")]
         if not begun:
             raise FednagError(
-                f"{folder.config_file}: it is not what the run began with; restore it, or start a "
-                "new run"
+                folder.config_file,
+                "it is not what the run began with",
+                "restore it, or start a new run",
             )
         (self.key,) = begun
         if info.get("identity") != self._identity:
             raise FednagError(
-                f"{folder.path}: that run had another model, other first weights or other data; "
-                "use those, or start a new run"
+                folder.path,
+                "that run had another model, other first weights or other data",
+                "use those, or start a new run",
             )
         if ("ledger" in info) != self.plan.ledger and info.get("status") not in OVER:
             began = "with" if "ledger" in info else "without"
             raise FednagError(
-                f"{folder.path}: ledger.kind: that run began {began} a ledger; leave it so, or "
-                "start a new run"
+                "ledger.kind",
+                f"that run began {began} a ledger",
+                "leave it so, or start a new run",
+                source=folder.path,
             )
         return info
 
@@ -395,8 +399,9 @@ def _writing(folder: RunFolder) -> Iterator[None]:
         yield
     except OSError as error:
         raise FednagError(
-            f"{folder.path}: cannot be written ({error.strerror or error}); free some space or "
-            f"allow writing, then go on with `fednag resume {folder.path}`"
+            folder.path,
+            f"cannot be written ({error.strerror or error})",
+            f"free some space or allow writing, then go on with `fednag resume {folder.path}`",
         ) from error
 
 

@@ -77,7 +77,7 @@ class Ledger:
         """After a kill: the same chain, from a round on; raises a sentence if it is damaged."""
         found = verify(folder)
         if found.fault:
-            raise FednagError(f"{found.fault}; restore the file, or start a new run")
+            raise found.fault.error("restore the file, or start a new run")
         if not found.entries:
             self.begin(about)
             return
@@ -141,7 +141,10 @@ class Fault:
     why: str
 
     def __str__(self) -> str:
-        return f"{self.file}: entry {self.entry} {self.why}"
+        return str(self.error())
+
+    def error(self, remedy: str = "") -> FednagError:
+        return FednagError(Path(self.file), f"entry {self.entry} {self.why}", remedy)
 
 
 @dataclass(frozen=True)
@@ -163,8 +166,9 @@ def verify(folder: RunFolder) -> Verified:
     info = folder.info()
     over, heads = info.get("status") in OVER, _heads(folder, info)
     if not heads and not path.exists():
-        raise FednagError(f"{folder.path}: this run keeps no ledger; set ledger.kind = 'chain'")
-    with os_errors(f"{path}: cannot be read", "check its permissions"):
+        remedy = "set ledger.kind = 'chain' before it begins"
+        raise FednagError(folder.path, "this run keeps no ledger", remedy)
+    with os_errors(path, "cannot be read", "check its permissions"):
         text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
     *lines, rest = text.split("\n")
     if rest and over:  # nothing is being written any more
