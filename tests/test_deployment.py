@@ -28,7 +28,7 @@ from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
 from fednag.flower.project import flat, run_config
 from fednag.flower.settings import read_run_config
-from fednag.flower.signing import make_key
+from fednag.flower.signing import is_signed, make_key
 from fednag.flower.silo_log import read
 from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
@@ -100,7 +100,7 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     assert len(here) == 2, said
     assert not [line for line in said if "turned away" in line or "did not" in line], said
     assert_equals_the_simulator(path, tables, tmp_path / "simulated")
-    found = verify(RunFolder(path))
+    found = verify(RunFolder(path), is_signed)
     assert (found.fault, found.signed) == (None, 4)
     assert audit(RunFolder(path)).difference is None
 

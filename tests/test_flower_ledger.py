@@ -17,12 +17,13 @@ from flwr.app import Array, Message, RecordDict
 import fednag.flower.client as client_module
 import fednag.flower.fleet as fleet_module
 import fednag.flower.membership as membership_module
+from commands import Caller
 from fednag import FednagError
 from fednag.flower.certificates import make_node_key
 from fednag.flower.inprocess import InProcessGrid
 from fednag.flower.protocol import ARRAYS
 from fednag.flower.settings import read_run_config
-from fednag.flower.signing import Signer, make_key
+from fednag.flower.signing import Signer, is_signed, make_key
 from fednag.flower.silo import Silo
 from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
@@ -61,10 +62,13 @@ def spoilt(content: RecordDict) -> None:
 
 
 def statuses(folder: RunFolder) -> list[list[str]]:
-    return [[e["status"] for e in own[:-1]] for own in rounds_of(verify(folder).entries).values()]
+    found = rounds_of(verify(folder, is_signed).entries)
+    return [[e["status"] for e in own[:-1]] for own in found.values()]
 
 
-def test_a_deployment_is_signed_and_the_simulator_gives_every_digest(tmp_path: Path) -> None:
+def test_a_deployment_is_signed_and_the_simulator_gives_every_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Mime, with two exchanges a round and what is left out; a silo misses round 2."""
     config = config_of(tmp_path, algorithm__name="mime", uplink__0__kind="quantise")
     grid = grid_of(config, faults={1: silent(rounds=[2])})
@@ -72,7 +76,7 @@ def test_a_deployment_is_signed_and_the_simulator_gives_every_digest(tmp_path: P
     run = play(config, grid)
     assert run.folder
     folder = RunFolder(run.folder)
-    found = verify(folder)
+    found = verify(folder, is_signed)
     assert found.fault is None
     assert [e["kind"] for e in found.entries[:4]] == ["run", "key", "key", "key"]
     assert statuses(folder)[1] == ["used", "missed", "used"] * 2
@@ -85,6 +89,8 @@ def test_a_deployment_is_signed_and_the_simulator_gives_every_digest(tmp_path: P
         text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
         key.verify(bytes.fromhex(entry["signature"]), text)
+    said = Caller(monkeypatch, capsys)("ledger", "verify", str(folder.path))
+    assert "each as it was written, 16 of them signed" in said.out
     found_again = audit(folder)
     assert found_again.difference is None
     assert found_again.rounds == 3
@@ -105,7 +111,7 @@ def test_what_is_altered_on_its_way_is_refused(tmp_path: Path) -> None:
     assert any("silo 1 is refused (train): it is not signed with the key" in one for one in said)
     folder = RunFolder(run.folder)
     assert statuses(folder) == [["used"] * 3, ["used", "refused", "used"], ["used"] * 3]
-    assert verify(folder).fault is None
+    assert verify(folder, is_signed).fault is None
     assert audit(folder).difference is None
 
 
@@ -139,7 +145,7 @@ def test_a_silo_keeps_its_key(tmp_path: Path) -> None:
     assert any("its ledger key is not the one that silo 2 registered with" in one for one in said)
     assert run.folder
     folder = RunFolder(run.folder)
-    found = verify(folder)
+    found = verify(folder, is_signed)
     assert found.fault is None
     kinds = [e["kind"] for e in found.entries]
     assert (kinds.count("key"), kinds.count("resumed")) == (3, 1)
@@ -177,7 +183,7 @@ def test_a_signature_cannot_be_forged(tmp_path: Path) -> None:
             before = hash_of(forged[-1])
         file_of(folder).write_text("".join(f"{line}\n" for line in forged))
         folder.write_info({**folder.info(), "ledger": {"entries": len(forged), "head": before}})
-        fault = verify(folder).fault
+        fault = verify(folder, is_signed).fault
         assert fault, field
         assert (fault.entry, fault.kind) == (6, "signature")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from fednag.errors import FednagError, not_installed
 
 if TYPE_CHECKING:
     from fednag.runs.folder import RunFolder
+    from fednag.runs.ledger import Verified
 
 ledger_app = typer.Typer(
     no_args_is_help=True,
@@ -35,10 +37,9 @@ def verify(
     Example: fednag ledger verify runs/digits/fednag-1a2b3c4d
     """
     from fednag.runs.ledger import keys_of
-    from fednag.runs.ledger import verify as verified
 
     folder = _folder(run)
-    found = verified(folder)
+    found = _verified(folder)
     fault = found.fault
     known = found.hashes.index(head) + 1 if head in found.hashes else None
     if json:
@@ -84,7 +85,10 @@ def audit(
     from fednag.runs.audit import audit as audited
     from fednag.show.terminal import notes
 
-    found = audited(_folder(run), round_)
+    folder = _folder(run)
+    if fault := _verified(folder).fault:
+        raise fault.error("restore the file: there is nothing to compare with")
+    found = audited(folder, round_)
     different = found.difference
     if json:
         told = None
@@ -121,9 +125,8 @@ def show(
     from rich.table import Table
 
     from fednag.runs.ledger import rounds_of
-    from fednag.runs.ledger import verify as verified
 
-    found = verified(_folder(run))
+    found = _verified(_folder(run))
     if found.fault:
         raise found.fault.error()
     rounds = rounds_of(found.entries)
@@ -150,10 +153,10 @@ def key(
 
     Example: fednag ledger key secrets/silo-0-ledger.key
     """
-    try:
-        from fednag.flower.signing import make_key
-    except ImportError:
-        raise not_installed("ledger: cryptography", "flower") from None
+    if find_spec("cryptography") is None:
+        raise not_installed("cryptography, which makes keys,", "flower")
+    from fednag.flower.signing import make_key
+
     public = make_key(path)
     if json:
         print_json({"files": [str(path), f"{path}.pub"], "public": public})
@@ -168,6 +171,20 @@ def _folder(path: Path) -> RunFolder:
     if len(found) > 1:
         raise FednagError(path, f"has {len(found)} runs", "name the folder of one")
     return found[0]
+
+
+def _verified(folder: RunFolder) -> Verified:
+    """The chain, its head and its signatures, checked."""
+    from fednag.runs.ledger import keys_of, verify
+
+    found = verify(folder)
+    if found.fault or not keys_of(found.entries):
+        return found
+    if find_spec("cryptography") is None:
+        raise not_installed("cryptography, which checks signatures,", "flower")
+    from fednag.flower.signing import is_signed
+
+    return verify(folder, is_signed)
 
 
 def _cell(entry: dict[str, Any], name: str) -> str:

@@ -39,9 +39,10 @@ from fednag.flower.protocol import (
     versions,
 )
 from fednag.flower.settings import Deployment
+from fednag.flower.signing import is_signed
 from fednag.flower.silo_log import SiloLog, entry
 from fednag.flower.silo_memory import accepted
-from fednag.runs.ledger import is_signed, statement
+from fednag.runs.ledger import statement
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
 
 from fednag.errors import FednagError
 from fednag.flower.certificates import write_new
@@ -50,6 +54,15 @@ class Signer:
 
     def sign(self, content: bytes) -> str:
         return self._key.sign(content).hex()
+
+
+def is_signed(key: str, content: bytes, signature: str) -> bool:
+    """Whether a signature is that of this public key."""
+    with suppress(InvalidSignature, ValueError):
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
+        public.verify(bytes.fromhex(signature), content)
+        return True
+    return False
 
 
 def make_key(path: Path) -> str:

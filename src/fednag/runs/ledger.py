@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fednag.core.files import os_errors, sync
-from fednag.errors import FednagError, not_installed
+from fednag.errors import FednagError
 from fednag.runs import checkpoint
 from fednag.runs.folder import OVER, RunFolder
 
@@ -39,6 +39,8 @@ LINE = 1 << 16  # characters an entry may take at most
 Entry = dict[str, Any]
 Anchor = Callable[[dict[str, Any]], Any]
 """Takes run, round, entries and head; what it returns is written down as its receipt."""
+IsSigned = Callable[[str, bytes, str], bool]
+"""Whether (a public key, a content, a signature) belong together."""
 
 
 def canonical(table: Mapping[str, Any]) -> str:
@@ -160,8 +162,8 @@ class Verified:
     hashes: tuple[str, ...] = ()
 
 
-def verify(folder: RunFolder) -> Verified:
-    """Check the chain, its head and its signatures."""
+def verify(folder: RunFolder, is_signed: IsSigned | None = None) -> Verified:
+    """Check the chain and its head; with ``is_signed``, the signatures too."""
     path = file_of(folder)
     info = folder.info()
     over, heads = info.get("status") in OVER, _heads(folder, info)
@@ -178,10 +180,10 @@ def verify(folder: RunFolder) -> Verified:
     found = _broken(entries, hashes, heads[-1] if over and heads else None)
     if found is None:
         found = next((wrong for head in heads if (wrong := _lost(hashes, head, over))), None)
-    signed = 0
-    if found is None:
-        found, signed = _misplaced(entries) or _unsigned(entries), 0
-        signed = sum("signature" in entry for entry in entries)
+    found = found or _misplaced(entries)
+    if is_signed and found is None:
+        found = _unsigned(entries, is_signed)
+    signed = 0 if found else sum("signature" in entry for entry in entries)
     fault = Fault(str(path), *found) if found else None
     size = sum(len(line.encode()) + 1 for line in lines)
     head = Head(len(hashes), hashes[-1] if hashes else FIRST)
@@ -261,7 +263,7 @@ def _misplaced(entries: Sequence[Entry]) -> Found:
     return None
 
 
-def _unsigned(entries: Sequence[Entry]) -> Found:
+def _unsigned(entries: Sequence[Entry], is_signed: IsSigned) -> Found:
     """The first upload whose worker has a key, and that the worker has not signed."""
     keys: dict[int, str] = {}
     for place, entry in enumerate(entries):
@@ -281,21 +283,6 @@ def statement(run: str, entry: Mapping[str, Any]) -> bytes:
     """What a worker signs of its entry."""
     told = {name: entry.get(name) for name in SIGNED}
     return canonical({"run": run, "worker": entry["worker"], **told}).encode()
-
-
-def is_signed(key: str, content: bytes, signature: str) -> bool:
-    """Whether an Ed25519 signature is that of this public key."""
-    try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    except ImportError:
-        raise not_installed("ledger: cryptography, which checks signatures", "flower") from None
-    with suppress(InvalidSignature, ValueError, TypeError):
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(
-            bytes.fromhex(signature), content
-        )
-        return True
-    return False
 
 
 def keys_of(entries: Iterable[Entry]) -> dict[int, str]:
