@@ -290,8 +290,9 @@ def test_one_run_that_cannot_be_read_is_named_beside_the_others(fednag: Caller) 
         result = fednag(words[0], "damaged", *words[1:], "--json")
         assert result.code == 2, words
         (failed,) = result.document["failed"]
-        assert str(file) in failed
-        assert str(file) in result.err
+        assert failed["source"] == str(file)
+        assert failed["remedy"] == "restore the file"
+        assert failed["sentence"] in result.err
         assert "rows" in result.document or "methods" in result.document
 
 

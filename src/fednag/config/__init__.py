@@ -49,6 +49,7 @@ from fednag.config.values import value as value
 from fednag.config.values import values as values
 from fednag.core import contract
 from fednag.core.algorithm import Algorithm
+from fednag.core.files import os_errors
 from fednag.errors import FednagError, InconsistentError, within
 
 DEFAULT = "fednag"
@@ -232,9 +233,8 @@ def read(path: Path) -> dict[str, Any]:
             "write one that names it in data.path",
         )
     try:
-        return placed(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
-    except OSError as error:
-        raise FednagError(path, f"cannot be read ({error.strerror})", "check the path") from error
+        with os_errors(path, "cannot be read", "check the path"):
+            return placed(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
     except (ValueError, RecursionError) as error:  # among them: integers of thousands of digits
         why = " ".join(str(error).split())
         raise FednagError(path, f"is not TOML ({why})", "correct it there") from error

@@ -88,8 +88,7 @@ def explain(
         quoted = first["type"] in QUOTED and _unquoted(first["input"]) in QUOTED[first["type"]]
         wish += ", without quotes" if quoted else ""
         remedy = f"it should be {wish}"
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return FednagError(name, problem + ("" if remedy else more), remedy and remedy + more)
+    return FednagError(name, problem, remedy).and_more(len(found) - 1)
 
 
 def _unquoted(given: object) -> type:

@@ -18,6 +18,7 @@ from fednag.config.own import files_of, place_of, short
 from fednag.config.parts import LISTED, REGISTRIES, kinds_of
 from fednag.config.paths import PARTS
 from fednag.config.sections import is_own
+from fednag.core.files import os_errors
 from fednag.errors import FednagError
 from fednag.flower.settings import PACKAGE, SILOS, Flower, read_run_config
 
@@ -114,7 +115,7 @@ def write_app(
     """A Flower app in ``folder``, which must be new or empty; the files it is made of."""
     deployment = read_run_config(flat(tables))  # what cannot run is not written
     tables, shipped = with_shipped(tables, deployment.experiment)
-    try:
+    with os_errors(folder, "cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise FednagError(folder, "is not empty", "choose a new folder")
@@ -130,8 +131,6 @@ def write_app(
         for path, content in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content if isinstance(content, bytes) else content.encode())
-    except OSError as error:
-        raise FednagError(folder, f"cannot be written ({error.strerror})") from error
     return [folder / path for path in files]
 
 
