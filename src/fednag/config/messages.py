@@ -70,7 +70,7 @@ def explain(
         remedy = "" if home else f"allowed here: {', '.join(known) or 'none'}"
     elif first["type"] == "value_error":
         own = context["error"]
-        own = own if isinstance(own, FednagError) else FednagError(str(own))
+        own = own if isinstance(own, FednagError) else FednagError("", str(own))
         name, problem, remedy = own.field, own.problem, own.remedy
     elif first["type"] == "missing":
         problem, remedy = "is missing", "give it a value"

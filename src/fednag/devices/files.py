@@ -113,7 +113,7 @@ def _parse(text: str, source: str, known: list[str]) -> list[Sample]:
         missing = [name for name in COLUMNS if name not in heading]
         if missing or len(heading) != len(COLUMNS):
             what = f"{missing[0]} is missing" if missing else "one is there twice"
-            raise FednagError("line 1", f"{what}", f"the columns are {','.join(COLUMNS)}")
+            raise FednagError("line 1", what, f"the columns are {','.join(COLUMNS)}")
         for cells in lines:
             if any(cell.strip() for cell in cells):
                 with within(f"{source}: line {lines.line_num}"):

@@ -116,9 +116,8 @@ class Federation:
                 link = self.processes.started["superlink"]
                 if link.poll() is not None:
                     process.kill()
-                    raise FednagError(
-                        "the SuperLink ended", f"{self.processes.last_words('superlink')}"
-                    )
+                    said = self.processes.last_words("superlink")
+                    raise FednagError(f"the SuperLink ended: {said}")
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=0.2)
 
