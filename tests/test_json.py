@@ -156,12 +156,14 @@ def in_process(silos: int, *_: object) -> Iterator[Any]:
     from flower_kit import grid_of, play
 
     class Running:
-        def submit(self, tables: Mapping[str, Any], tell: Callable[[str], None]) -> None:
+        def submit(self, tables: Mapping[str, Any], tell: Callable[[str], None]) -> Path:
             config = flat(tables)
             said: list[str] = []
-            play(config, grid_of(config, range(silos)), said)
+            run = play(config, grid_of(config, range(silos)), said)
             for line in said:
                 tell(line)
+            assert run.folder
+            return run.folder
 
     yield Running()
 

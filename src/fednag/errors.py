@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +41,13 @@ class FednagError(Exception):
         self.given = str(given)
         self.problem = problem or ""
         self.remedy = remedy
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> FednagError:
+        """The same again, from what ``to_dict`` gave."""
+        told = {"field": "", "problem": "", **fields}
+        del told["sentence"]
+        return cls(told.pop("field"), **told)
 
     @property
     def place(self) -> str:
