@@ -200,11 +200,11 @@ def resume_all(
     folders: Sequence[RunFolder],
     started: Started | None = None,
     watch: Watch | None = None,
-    failed: list[str] | None = None,
+    failed: list[FednagError] | None = None,
 ) -> list[Run]:
     """Bring runs to their end, each as the ``config.toml`` in its folder says.
 
-    With ``failed``, one that cannot go on leaves a sentence there, and the others do.
+    With ``failed``, one that cannot go on leaves its error there, and the others do.
     """
     builder = Builder()
 
@@ -222,7 +222,7 @@ def resume_all(
         except FednagError as error:
             if failed is None:
                 raise
-            failed.append(str(error))
+            failed.append(error)
     return runs
 
 

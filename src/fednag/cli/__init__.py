@@ -201,7 +201,7 @@ def resume_runs(
     from fednag.runs.folder import find_runs
 
     folders = find_runs(runs)
-    failed: list[str] = []
+    failed: list[FednagError] = []
     report(
         [folder.path.name for folder in folders],
         lambda started, watch: resume_all(folders, started, watch, failed),
