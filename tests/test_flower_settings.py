@@ -85,7 +85,8 @@ def test_one_key_changes_the_method_and_numbers_of_others_may_stay() -> None:
 def test_both_sides_agree_on_what_matters_and_only_that() -> None:
     base = config_of(Path("x"))
     digest = read_run_config(base).digest
-    for idle in ({"flower.out": "y"}, {"flower.deadline": 7}, {"flower.resume": True}):
+    for idle in ({"flower.out": "y"}, {"flower.deadline": 7}, {"flower.resume": True},
+                 {"ledger.kind": "none"}):  # fmt: skip
         assert read_run_config(base | idle).digest == digest, idle
     for change in (
         {"training.tau": 4},
@@ -108,6 +109,7 @@ def test_what_is_written_is_what_was_meant(tmp_path: Path) -> None:
             "split": {"kind": "sizes", "proportions": [1, 2.5], "workers": 2},
             "training": {"tau": 4, "iterations": 10},
             "stop": {"accuracy": 0.5},
+            "ledger": {"kind": "none"},  # auto becomes chain
         }
     )
     write_app(tmp_path / "my app!", run_config(experiment, {"deadline": 30.0}))
