@@ -2,7 +2,7 @@
 
 from fednag.controllers.buffered import Buffered
 from fednag.controllers.constant import Constant, StepsByWorker
-from fednag.controllers.schedules import Cosine
+from fednag.controllers.schedules import Cosine, Inverse, Rising, Steps
 from fednag.core.controller import Controller, Schedule
 
 CONTROLLERS: dict[str, type[Controller]] = {
@@ -12,6 +12,19 @@ CONTROLLERS: dict[str, type[Controller]] = {
 }
 SCHEDULES: dict[str, type[Schedule]] = {
     "cosine": Cosine,
+    "steps": Steps,
+    "inverse": Inverse,
+    "warm-up": Rising,
 }
 
-__all__ = ["CONTROLLERS", "SCHEDULES", "Buffered", "Constant", "Cosine", "StepsByWorker"]
+__all__ = [
+    "CONTROLLERS",
+    "SCHEDULES",
+    "Buffered",
+    "Constant",
+    "Cosine",
+    "Inverse",
+    "Rising",
+    "Steps",
+    "StepsByWorker",
+]
