@@ -81,7 +81,7 @@ def decide(
 
     try:
         with (
-            blaming(dict.fromkeys(changes, "--set"), str(experiment)),
+            blaming(dict.fromkeys(changes, "--set")),
             Watch() as watch,
             RunsProgress(
                 terminal,
