@@ -212,7 +212,6 @@ def _check(margin: float, confidence: float, seconds: float, seeds: int) -> None
         raise FednagError(
             "--confidence", remedy="give a number from 0.5 to below 1", given=f"{confidence:g}"
         )
-    shown = f"{seconds:g}"
     if not seconds > 0:
         raise FednagError(
             "--budget", remedy="give a time above 0, e.g. 30min", given=f"{seconds:g}"
