@@ -37,6 +37,11 @@ class Exchange:
     as_differences: bool = False  # points come up as differences from what was sent
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
 
+    @property
+    def rules(self) -> Algorithm:
+        """The stage with the round's numbers."""
+        return replace(self.stage, **self.numbers) if self.numbers else self.stage  # type: ignore[type-var]
+
     def among(self, chosen: NDArray[np.bool_] | slice) -> Exchange:
         """The same for some of its workers."""
         return replace(

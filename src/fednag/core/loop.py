@@ -90,11 +90,11 @@ class Loop:
             order, draft.control = scheme.controller.next(
                 draft.control, draft.news, free, stage, setting
             )
-            if order.need is not None and len(stages) > 1:
+            if order.need is not None and not (len(stages) == 1 and stage.rounds_alike):
                 raise FednagError(
                     f"controller.kind: {type(scheme.controller).__name__} does not wait for all "
                     f"workers, and {type(scheme.algorithm).__name__} has rounds of several "
-                    "exchanges; use another method or controller"
+                    "exchanges or of different kinds; use another method or controller"
                 )
             if order.need is not None and order.need > len(setting.sizes):
                 raise FednagError(
@@ -103,6 +103,8 @@ class Loop:
                 )
             numbers = {} if stage.asks else {**scheduled, **order.numbers}
             asked = self._asked(draft, order, place, numbers)
+            if drawn := asked.rules.draw(setting.seed, asked.round):
+                asked = replace(asked, numbers={**numbers, **drawn})
             taken = self._closed(draft, order, asked)
             if not taken or not (yield from self._updated(draft, asked, taken)):
                 break
@@ -188,8 +190,9 @@ class Loop:
             told=answers.told,
             missed=tuple(sorted(draft.missed)),
         )
-        rules = replace(asked.stage, **asked.numbers) if asked.numbers else asked.stage  # type: ignore[type-var]
-        updated = server_round(rules, server.without(BUFFERS), mean.without(BUFFERS), draft.news)
+        updated = server_round(
+            asked.rules, server.without(BUFFERS), mean.without(BUFFERS), draft.news
+        )
         # Buffers are averaged as they are, whatever the method does with the weights.
         held = mean if BUFFERS in mean else server
         draft.server = updated.but(**{BUFFERS: held[BUFFERS]}) if BUFFERS in held else updated

@@ -50,6 +50,8 @@ class Eden(Transform):
     bits: Annotated[int, Ge(1), Le(8)] = 4
     vectors: tuple[str, ...] = ()
 
+    compresses = True
+
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator
     ) -> tuple[Vectors, Vectors]:
