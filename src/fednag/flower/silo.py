@@ -56,8 +56,10 @@ class Silo:
         """What the uplink's transforms leave out must be kept."""
         if "memory-folder" not in node_config:
             raise FednagError(
-                "uplink: one of its transforms keeps what it left out, and this silo has nowhere "
-                "to keep it; give its node-config a memory-folder"
+                "uplink",
+                "one of its transforms keeps what it left out, and this silo has nowhere to keep "
+                "it",
+                "give its node-config a memory-folder",
             )
 
     def like(self, names: tuple[str, ...]) -> Vectors:
