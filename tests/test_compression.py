@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil, log2, pi
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fednag
 from fednag import FednagError, Transform, Vectors
 from fednag.core.transform import Chain
 from fednag.transforms import (
@@ -155,6 +157,8 @@ def test_packing(bits: int, drawn: list[int]) -> None:
         ((TopK(k=11),), "k: 11 numbers of w should travel"),
         ((Quantise(), TopK()), "everything is encoded already"),
         ((TopK(), ErrorFeedback()), "put error-feedback earlier"),
+        ((Quantise(), Clip()), "put clip earlier"),
+        ((TopK(), Clip()), "put clip earlier"),
         ((Sign(vectors=("v",)),), "vectors: no v travels here"),
         ((Every(vectors=("v",)),), "vectors: no v travels here"),
         ((Entropy(),), "entropy: nothing was rounded"),
@@ -164,6 +168,23 @@ def test_what_cannot_be_is_told(parts: tuple[Transform, ...], sentence: str) -> 
     chain, x = Chain(parts), numbers(10)
     with pytest.raises(FednagError, match=sentence):
         chain.carry(x, chain.init(x), rng())
+
+
+@pytest.mark.parametrize(
+    ("uplink", "field"),
+    [
+        ([Clip(), TopK(k=10**6)], "uplink.1"),
+        ([Sign(), Sign()], "uplink.1"),
+        ([Entropy()], "uplink.0"),
+    ],
+)
+def test_what_cannot_be_is_told_before_training(
+    uplink: list[Transform], field: str, tmp_path: Path
+) -> None:
+    with pytest.raises(FednagError) as told:
+        fednag.run("fednag", model="logistic", uplink=uplink, out=tmp_path, quiet=True)
+    assert told.value.field == field
+    assert not list(tmp_path.iterdir())
 
 
 def test_damaged_frames_are_refused() -> None:

@@ -16,7 +16,7 @@ import torch
 
 from fednag.core.algorithm import BUFFERS, Algorithm
 from fednag.core.vectors import Vector, Vectors
-from fednag.errors import FednagError
+from fednag.errors import FednagError, within
 
 
 class Transform:
@@ -142,6 +142,19 @@ class Chain(Transform):
             after = part.settle(own[place], given[place + 1], arrived[place + 1])
             named |= {f"{place}.{name}": vector for name, vector in after.items()}
         return given[-1], arrived[0], Vectors(**named)
+
+    def check(self, like: Vectors, section: str, own: int = 0) -> None:
+        """Raise what a part says of vectors like these, with its place in the ``section``.
+
+        The first ``own`` parts are the method's, and not in it.
+        """
+        try:
+            self.layouts(like)
+        except FednagError:
+            for place in range(own, len(self.parts)):
+                with within(field=f"{section}.{place - own}"):
+                    Chain(self.parts[: place + 1]).layouts(like)
+            raise
 
     def layouts(self, like: Vectors) -> list[Vectors]:
         """Names, lengths and types of ``like`` after none of the parts, the first, and so on."""
