@@ -204,7 +204,7 @@ def test_exact_parts_change_no_bit(blobs: Dataset, name: str, part: str) -> None
 def test_all_answers_awaited_is_the_plain_round(blobs: Dataset, name: str) -> None:
     method = ALGORITHMS[name]()
     scheme = Scheme(method, Buffered(need=4))
-    if len(method.stages) > 1:
+    if not method.rounds_alike:
         with refused("controller.kind"):
             weights(blobs, scheme, clock=Uneven)
         return
@@ -227,7 +227,7 @@ def test_any_round_goes_on_to_the_same_bits(
 ) -> None:
     """Through a file, from every round: server, memories, residues, control, work in flight."""
     method = ALGORITHMS[name]()
-    if "controller" in parts and len(method.stages) > 1 and parts["controller"] == Buffered(need=2):
+    if parts.get("controller") == Buffered(need=2) and not method.rounds_alike:
         return
     clock = {"clock": Uneven} if parts.get("controller") == Buffered(need=2) else {}
     scheme = Scheme(method, **parts)

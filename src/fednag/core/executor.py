@@ -39,6 +39,11 @@ class Exchange:
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
     receipts: bool = False  # answers are to say what travelled
 
+    @property
+    def rules(self) -> Algorithm:
+        """The stage with the round's numbers."""
+        return replace(self.stage, **self.numbers) if self.numbers else self.stage  # type: ignore[type-var]
+
     def among(self, chosen: NDArray[np.bool_] | slice) -> Exchange:
         """The same for some of its workers."""
         return replace(

@@ -156,7 +156,7 @@ class Engine(Executor):
             rules_mine = mine.without(BUFFERS)
             carried = Carried(self._buffers(sent, mine, len(group)))
             up, kept, told = local_round(
-                replaced(stage, asked.numbers),
+                asked.rules,
                 rows,
                 rules_mine,
                 self._grads(asked, carried),
@@ -182,20 +182,20 @@ class Engine(Executor):
             arrived = up.without(BUFFERS)
             if asked.as_differences:
                 arrived = arrived.map_named(lambda n, r: r + sent[n] if n in sent else r)
-            kept = replaced(stage, asked.numbers).settle(kept or rules_mine, arrived)
+            kept = asked.rules.settle(kept or rules_mine, arrived)
         return Uploads(group, up, kept, left, told, finite, size, wires)
 
     def _uplinked(
         self, asked: Exchange, up: Vectors, residues: Residues
     ) -> tuple[list[Vectors], Vectors, list[Vectors]]:
         """What travels from each worker, what the server makes of it, and what the worker keeps."""
-        uplink = self.scheme.uplink
+        uplink = self.scheme.uplink.of(asked.rules)
         if not uplink.parts:
             return [], up, []
         wires, changed, left = [], [], []
         for row, worker in enumerate(asked.workers.tolist()):
             own = _row(up, row)
-            residue = residues.get((worker, asked.place)) or uplink.init(own)
+            residue = residues.get((worker, asked.place)) or self.scheme.uplink.init(own)
             named = int(self.draws.numbers[worker])
             rng = generator(self.draws.seed, UPLINK, asked.round, named, asked.place)
             gone, arrived, after = uplink.carry(own, residue, rng)
