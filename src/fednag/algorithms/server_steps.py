@@ -50,7 +50,7 @@ class FedNova(LocalSGD):
     def end(
         self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
     ) -> tuple[Vectors, Vectors]:
-        a = torch.full_like(local.w[:, :1], self.amount(steps))
+        a = torch.full_like(local.w[..., :1], self.amount(steps))
         return Vectors(d=(local.w - sent.w) / a.clamp(min=1), a=a), mine
 
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:

@@ -97,7 +97,7 @@ class FedGLOMO(LocalSGD):
 
     def begin(self, sent: Vectors, mine: Vectors) -> Vectors:
         zero, old = torch.zeros_like(sent.w), sent.before
-        return Vectors(w=sent.w, x=sent.w, v=zero, w0=old, x0=old, v0=zero, k=zero[:, :1])
+        return Vectors(w=sent.w, x=sent.w, v=zero, w0=old, x0=old, v0=zero, k=zero[..., :1])
 
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         # k is 0 in the first iteration, where v is no gradient yet, and 1 after it.
