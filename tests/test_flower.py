@@ -57,6 +57,11 @@ KEEPING = [
     "diana",
     "ef21",
     "adiana",
+    "local-ghbm",
+    "fedhbm",
+    "scaffold-m",
+    "diloco",
+    "feddyn",
 ]  # silos remember something between rounds
 
 
