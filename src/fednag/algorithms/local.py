@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from fednag.core.algorithm import Algorithm, Grad, NonNegative, Positive
 from fednag.core.vectors import Vector, Vectors
@@ -46,6 +46,10 @@ class LocalSGD(Algorithm):
 
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         return Vectors(w=local.w - self.lr * self.slope(grad, local.w))
+
+
+# What methods with local SGD have beside their own numbers, and those that users derive from them.
+OPTIONS = {f.name: f.default for f in fields(LocalSGD) if f.kw_only}
 
 
 def _is_off(number: float) -> bool:

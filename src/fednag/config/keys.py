@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from fednag.algorithms import ALGORITHMS
-from fednag.algorithms.local import LocalSGD
+from fednag.algorithms.local import OPTIONS
 from fednag.config.own import place_of, short
 from fednag.config.parts import REGISTRIES, without_defaults
 from fednag.config.sections import is_own
@@ -65,10 +65,6 @@ class Key:
 
     short: str  # of all that decides the numbers up to rounding; part of a folder's name
     exact: str  # of all that decides them to the last bit
-
-
-# What methods with local SGD have beside their own numbers, and those that users derive from them.
-OPTIONS = {f.name: f.default for f in fields(LocalSGD) if f.kw_only}
 
 
 def keys_of(experiment: Experiment) -> tuple[Key, ...]:
