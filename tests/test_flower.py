@@ -58,6 +58,11 @@ KEEPING = [
     "diana",
     "ef21",
     "adiana",
+    "local-ghbm",
+    "fedhbm",
+    "scaffold-m",
+    "diloco",
+    "feddyn",
 ]  # silos remember something between rounds
 
 

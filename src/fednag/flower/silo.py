@@ -65,7 +65,8 @@ class Silo:
     def like(self, names: tuple[str, ...]) -> Vectors:
         """Names, lengths and types of vectors that come down."""
         problem = self.problem
-        lengths = {name: len(problem.initial) for name in names}
+        first = self.algorithm.init(problem.initial)
+        lengths = {name: len(first.get(name, problem.initial)) for name in names}
         if problem.batch_norm == "averaged" and len(problem.buffers):
             lengths[BUFFERS] = len(problem.buffers)
         return layout(lengths, problem.dtype)
