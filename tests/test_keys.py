@@ -103,7 +103,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "own": (None, {"mine.py": "f" * 64}),
 }
 OPTIONS = {"weight_decay": 0.0, "clip": 0.0}  # of methods with local SGD
-WITHOUT = ("mimelite", "mime", "diana", "ef21", "acgd", "adiana")
+WITHOUT = ("mimelite", "mime", "diana", "ef21", "marina", "acgd", "adiana")
 METHODS: dict[str, dict[str, float]] = {
     "fednag": {"lr": 0.01, "momentum": 0.9},
     "fedavg": {"lr": 0.01},
