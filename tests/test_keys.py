@@ -92,6 +92,11 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "clock.fleet": (None, "phones"),
     "clock.deadline": (None, 2.0),
     "clock.digest": (None, "abc"),
+    "privacy.delta": (None, 1e-5),
+    "privacy.epsilon": (None, 8.0),
+    "privacy.unit": ("worker", "sample"),
+    "privacy.norm": (None, 1.0),
+    "privacy.noise_multiplier": (None, 1.0),
     "model.loss": (None, "mse"),
     "uplink": ((), ({"kind": "float16"},)),
     "downlink": ((), ({"kind": "float16"},)),
@@ -129,6 +134,8 @@ AFTER_FIRST = {
     *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
     *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule", "own"),
+    *("privacy.delta", "privacy.epsilon", "privacy.unit", "privacy.norm"),
+    "privacy.noise_multiplier",
 }
 # Keys that version 0.1.0 gave to its methods at their defaults.
 FIRST = {

@@ -38,6 +38,7 @@ from fednag.config.sections import (
     Engine,
     Evaluation,
     Model,
+    Privacy,
     Section,
     Split,
     Stop,
@@ -69,6 +70,7 @@ class Experiment(Section):
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
     clock: Clock = Clock()
+    privacy: Privacy = Privacy()
     uplink: tuple[dict[str, Any], ...] = Field((), strict=False)
     downlink: tuple[dict[str, Any], ...] = Field((), strict=False)
     aggregator: dict[str, Any] = Field(default_factory=lambda: {"kind": "mean"})
@@ -106,6 +108,14 @@ class Experiment(Section):
             raise ValueError("give training.participants or training.fraction, not both")
         if self.clock.deadline is not None and self.clock.fleet is None:
             raise ValueError("clock.fleet: is missing; say whose delays the deadline is for")
+        privacy = self.privacy
+        if privacy.delta is None and privacy != Privacy():
+            raise ValueError("privacy.delta: is missing; give one below 1 / workers, e.g. 1e-5")
+        if privacy.unit == "sample" and None in (privacy.norm, privacy.noise_multiplier):
+            raise ValueError(
+                "privacy: unit = 'sample' needs norm and noise_multiplier too: what a sample's "
+                "gradient is clipped at, and the noise in units of that"
+            )
         check_measures(self.evaluation, self.stop)
         return self
 

@@ -279,7 +279,7 @@ class Method(Averaging, Executor):
             (metrics,) = reply.content.metric_records.values()
             if isinstance(done := metrics.get(STEPS), int) and done >= 0:
                 steps[worker] = done
-            total = including(self.scheme.aggregator, total, up, samples)
+            total = including(asked.aggregator or self.scheme.aggregator, total, up, samples)
             size += samples
         heard = {*used, *refused}
         # It tells a node which of its memories is meant: the one of the last round used.

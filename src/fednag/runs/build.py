@@ -17,7 +17,7 @@ from fednag.config import CUSTOM, Experiment, build_algorithm, participants
 from fednag.config.own import own_loss, own_metrics, own_model
 from fednag.config.parts import scheme_of
 from fednag.config.sections import Data, Evaluation, Split, Stop, is_own
-from fednag.core.algorithm import Algorithm
+from fednag.core.algorithm import BUFFERS, Algorithm
 from fednag.core.keys import Draws
 from fednag.data import partition, tables
 from fednag.data import sets as data
@@ -26,11 +26,13 @@ from fednag.data.partition import Partition
 from fednag.devices.executor import on_clock
 from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
+from fednag.privacy.promise import accountant_of
 from fednag.problems import models
 from fednag.problems.losses import Loss
 from fednag.problems.metrics import METRICS, Metric, better_of, fitting
 from fednag.problems.models import Factory, made
 from fednag.problems.problem import Problem
+from fednag.simulate.engine import first_memory, first_state
 from fednag.simulate.run import Level, Patience, Plan
 from fednag.simulate.tuning import choose
 
@@ -155,6 +157,10 @@ class Builder:
             chunk=choice.chunk,
             threads=choice.threads,
         )
+        if experiment.privacy.delta is not None:
+            plan = private(experiment, plan)
+            assert plan.privacy is not None
+            notes += plan.privacy.notes(plan.rounds)
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)
             notes += remarks
@@ -431,6 +437,23 @@ def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[st
     deadline = inf if section.deadline is None or plan.algorithm.pooled else section.deadline
     plan = replace(plan, clock=clock, deadline=deadline)
     return experiment.model_copy(update={"clock": update}), plan, notes
+
+
+def private(experiment: Experiment, plan: Plan) -> Plan:
+    """The plan with an accountant of its noise."""
+    section, scheme = experiment.privacy, plan.scheme
+    assert section.delta is not None
+    accountant = accountant_of(
+        scheme,
+        plan.setting,
+        delta=section.delta,
+        budget=section.epsilon,
+        remembers=bool(first_memory(plan.algorithm, plan.problem)),
+        buffers=BUFFERS in first_state(plan.algorithm, plan.problem),
+    )
+    if accountant.mechanism.sampling == "fixed":  # then nothing may tie a worker's rounds together
+        scheme = replace(scheme, by_round=True)
+    return replace(plan, privacy=accountant, scheme=scheme)
 
 
 def outputs_of(y: Tensor) -> int:

@@ -318,6 +318,7 @@ class Execution:
             **_held(self.plan),
             "work": workload_facts(self.plan),
             "notes": list(self.notes),
+            **({"privacy": self.plan.privacy.facts} if self.plan.privacy else {}),
             "runner": self.runner,
             **self.facts,
             "versions": {name: version(name) for name in RECORDED_VERSIONS},

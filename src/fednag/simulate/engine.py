@@ -197,7 +197,7 @@ class Engine(Executor):
         """The aggregate of the updates that are finite."""
         if not finite.any():
             return None
-        aggregator = self.scheme.aggregator
+        aggregator = asked.aggregator or self.scheme.aggregator
         held = self.draws.sizes[asked.workers][finite].tolist()
         weights = [aggregator.weight(size, asked.staleness) for size in held]
         kept = up.map(lambda rows: _rows(rows, finite))
