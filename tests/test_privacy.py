@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import exp, inf, sqrt
 from pathlib import Path
 from typing import Any
@@ -258,7 +259,7 @@ def test_noise_is_independent_across_workers_and_rounds(blobs: Dataset) -> None:
     rest = torch.corrcoef(rows) - torch.eye(32, dtype=torch.float64)
     assert float(rest.abs().max()) < 6 / sqrt(rows.shape[1])
     means = states(blobs, Scheme(FedAvg(lr=1e-12), aggregator=NoisyMean()))
-    steps = torch.stack([b.server.w - a.server.w for a, b in zip(means, means[1:], strict=False)])
+    steps = torch.stack([b.server.w - a.server.w for a, b in pairwise(means)])
     assert float((torch.corrcoef(steps) - torch.eye(4, dtype=torch.float64)).abs().max()) < 0.9
     assert steps.unique().numel() == steps.numel()
 

@@ -56,6 +56,7 @@ from fednag.flower.named import ORDER, SIZE, STEPS, TRAIN, Names
 from fednag.flower.protocol import Refusal, one_line
 from fednag.flower.settings import MOST_SAMPLES
 from fednag.flower.silo_memory import accepted
+from fednag.privacy.promise import secret
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,7 @@ class Method(Averaging, Executor):
         self.scheme = Scheme(
             algorithm,
             uplink=Chain(tuple(_part("uplink", part) for part in uplink)),
-            aggregator=_part("aggregator", aggregator),
+            aggregator=secret(_part("aggregator", aggregator)),
             schedules=tuple(_part("schedule", part) for part in schedules),
         )
         for place, schedule in enumerate(self.scheme.schedules):

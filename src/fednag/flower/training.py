@@ -33,6 +33,7 @@ from fednag.errors import FednagError
 from fednag.flower.named import MARK, ORDER, SIZE, STEPS, Names, names_of
 from fednag.flower.protocol import numbers
 from fednag.flower.silo_memory import Memory
+from fednag.privacy.promise import secret
 from fednag.problems.losses import resolve
 from fednag.problems.plain import Buffers, Plain
 from fednag.transforms import TRANSFORMS
@@ -110,7 +111,8 @@ def _order(message: Message) -> dict[str, Any]:
 
 
 def _transform(table: Mapping[str, Any]) -> Transform:
-    return build_part(table, TRANSFORMS, Transform, "uplink", source="message")
+    part: Transform = secret(build_part(table, TRANSFORMS, Transform, "uplink", source="message"))
+    return part
 
 
 def _reply(

@@ -37,7 +37,7 @@ class Accountant:
     claimed: float | None = None  # epsilon by the paper of the method, which is no guarantee
     secret: bool = False  # nobody can draw its noise again: a round that is replayed counts twice
     replayed: int = 0  # rounds that were
-    _known: dict[int, float] = field(default_factory=dict, compare=False)
+    _known: dict[int, float] = field(default_factory=dict, init=False, compare=False)
 
     def epsilon(self, rounds: int) -> float:
         """What has been spent after so many rounds, and those that were replayed."""
@@ -67,7 +67,11 @@ class Accountant:
         """What a user should know before a run of so many rounds."""
         end = self.epsilon(rounds)
         cost = f"{rounds} rounds cost epsilon {end:.3g}" if isfinite(end) else "there is no noise"
-        found = [f"privacy: {cost} at delta {self.delta:g}, {self.promise}"]
+        found = [
+            f"privacy: {cost} at delta {self.delta:g}, {self.promise}",
+            "privacy: promised are the models of all rounds; losses, accuracies and the choice of "
+            "the best model are measured without noise",
+        ]
         if not self.allows(1):
             raise FednagError(
                 f"privacy.epsilon: one round costs {self.epsilon(1):.3g}, more than the "
@@ -223,11 +227,20 @@ def _noise(scheme: Scheme) -> tuple[Noise, float] | None:
     raise FednagError(f"uplink.{place}: noise protects what has a bound; put clip right before it")
 
 
+def secret_noise(scheme: Scheme, accountant: Accountant | None) -> tuple[Scheme, Accountant | None]:
+    """Both with noise that nobody can draw again, for real machines."""
+    return secretly(scheme), accountant and replace(accountant, secret=True)
+
+
 def secretly(scheme: Scheme) -> Scheme:
-    """The same with noise that nobody can draw again, for real machines."""
+    """The scheme with noise that nobody can draw again, for real machines."""
+    up, down = (
+        replace(link, parts=tuple(map(secret, link.parts)))
+        for link in (scheme.uplink, scheme.downlink)
+    )
+    return replace(scheme, uplink=up, downlink=down, aggregator=secret(scheme.aggregator))
 
-    def kept_secret(part: Any) -> Any:
-        return replace(part, secret=True) if hasattr(part, "secret") else part
 
-    uplink = replace(scheme.uplink, parts=tuple(map(kept_secret, scheme.uplink.parts)))
-    return replace(scheme, uplink=uplink, aggregator=kept_secret(scheme.aggregator))
+def secret(part: Any) -> Any:
+    """The same for a part; what draws no noise stays as it is."""
+    return replace(part, secret=True) if hasattr(part, "secret") else part

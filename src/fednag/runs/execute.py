@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -73,6 +73,7 @@ class Execution:
     runner: str = "simulator"
     facts: dict[str, Any] = field(default_factory=dict)  # more for run.json
     opened: Callable[[RunFolder], None] | None = None  # told where the run is written
+    _begun: int = 0  # rounds, replayed ones too, if their noise cannot be drawn again
     key: Key = field(init=False)  # a folder that goes on keeps the format it was begun with
 
     def __post_init__(self) -> None:
@@ -81,6 +82,7 @@ class Execution:
     def start(self, out: Path | None = None) -> Outcome:
         """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``."""
         if out is None:
+            self._count(None, 0)
             return self._train(None, [], None)
         folder = RunFolder.create(out, self.experiment.name, _stem(self.label, self.key))
         with _writing(folder), folder.locked():
@@ -89,6 +91,7 @@ class Execution:
             folder.write_info({"status": "running", **self._about})
             folder.records_file.touch()
             self._open(folder)
+            self._count(folder, 0)
             return self._train(folder, [], None)
 
     def resume(self, folder: RunFolder) -> Outcome:
@@ -114,6 +117,8 @@ class Execution:
                 self.notes.append(f"{went_on} (checkpoint)")
             elif folder.records_file.stat().st_size:
                 self.notes.append("it had no checkpoint, and was begun again")
+            self._begun = folder.released(saved.state.round if saved else 0)
+            self._count(folder, saved.state.round if saved else 0)
             records = folder.back_to(saved.mark if saved else None)
             self._about["started"] = info.get("started")
             folder.write_info({"status": "running", **self._about})
@@ -154,6 +159,7 @@ class Execution:
             if folder:
                 checkpoint.remove(folder)
                 folder.back_to(None)
+            self._count(folder, 0)
             return self._trained(folder, [], None)
 
     def _trained(
@@ -182,6 +188,24 @@ class Execution:
             raise
         assert state is not None
         return self._end(folder, state, records)
+
+    def _count(self, folder: RunFolder | None, rounds: int) -> None:
+        """Have rounds counted before they release noise that cannot be drawn again.
+
+        Those beyond ``rounds``, from which training goes on, are released a second time.
+        """
+        privacy = self.plan.privacy
+        if privacy is None or not privacy.secret:
+            return
+        replayed = self._begun - rounds
+
+        def releasing(number: int) -> None:
+            self._begun = number + replayed
+            if folder:
+                folder.count_release(self._begun)
+
+        again = replace(privacy, replayed=replayed)
+        self.plan = replace(self.plan, privacy=again, releasing=releasing)
 
     def _open(self, folder: RunFolder) -> None:
         if self.opened:

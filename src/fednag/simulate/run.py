@@ -196,6 +196,11 @@ class _Training:
 
     def restart(self, state: State) -> State:
         self.began -= state.seconds
+        # Rounds that are replayed may have cost what there was left.
+        if self._spent(state):
+            assert self.plan.privacy is not None
+            value = self.plan.privacy.budget
+            return replace(state, ended=Ending("privacy", state.iteration, value=value))
         return state
 
     def advance(self, state: State) -> State:
