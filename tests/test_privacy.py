@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm as normal
-from torch import Tensor
+from torch import Tensor, nn
 
 import fednag
 from fednag import Aggregator, Controller, FedAvg, FedNAG, FednagError, Vectors
@@ -21,8 +21,9 @@ from fednag.algorithms import ALGORITHMS
 from fednag.controllers import Constant, Poisson
 from fednag.core.algorithm import News
 from fednag.core.controller import Order, Setting
-from fednag.core.keys import gaussian, generator
-from fednag.core.loop import Scheme
+from fednag.core.keys import BATCH, NOISE, gaussian, generator
+from fednag.core.loop import GradientNoise, Scheme
+from fednag.core.state import State
 from fednag.core.transform import Chain
 from fednag.data.dataset import Dataset
 from fednag.privacy.accounting import Mechanism, multiplier_for
@@ -264,37 +265,53 @@ def test_noise_is_independent_across_workers_and_rounds(blobs: Dataset) -> None:
     assert steps.unique().numel() == steps.numel()
 
 
-@EVERY
-def test_no_noise_and_no_bound_is_the_equal_mean(blobs: Dataset, name: str) -> None:
-    """With every method; all four workers come, so that they are as many as expected."""
-    method = ALGORITHMS[name]()
-    neutral = NoisyMean(norm=inf, noise_multiplier=0.0)
-    found = states(blobs, Scheme(method, aggregator=neutral))[-1]
-    other = states(blobs, Scheme(method, aggregator=EqualMean()))[-1]
-    for key, vector in other.server.items():
-        assert near(found.server[key], vector), key
-    silent = Chain((Clip(1e9), Noise(0.0)))
-    assert near(
-        weights(blobs, Scheme(method, aggregator=EqualMean(), uplink=silent)), other.server.w
-    )
-
-
-@EVERY
-def test_private_rounds_do_not_depend_on_chunks_and_go_on_to_the_same_bits(
-    blobs: Dataset, name: str, tmp_path: Path
-) -> None:
-    scheme = Scheme(
-        ALGORITHMS[name](), Poisson(), aggregator=NoisyMean(norm=0.1, noise_multiplier=0.5)
-    )
-    whole = states(blobs, scheme, per_round=2, iterations=15)
-    other = states(blobs, scheme, per_round=2, iterations=15, chunk=4, threads=2)
-    assert near(whole[-1].server.w, other[-1].server.w)
-    plan, folder = plan_of(blobs, scheme, per_round=2, iterations=15), RunFolder(tmp_path)
+def ends(dataset: Dataset, scheme: Scheme, tmp_path: Path, **changes: Any) -> list[State]:
+    """The states of a run by the plain loop, which records nothing; a file between makes no bit
+    of difference."""
+    plan, folder = plan_of(dataset, scheme, iterations=6, **changes), RunFolder(tmp_path)
+    plan.problem.use_plain_loop("a test")
+    whole = list(simulate(plan))
     folder.records_file.touch()
-    checkpoint.write(folder, whole[2], 0, "me", {})
+    checkpoint.write(folder, whole[1], 0, "me", {})
     saved, _ = checkpoint.newest(folder, plan, "me")
     assert saved is not None
     assert torch.equal(list(simulate(plan, saved.state))[-1].server.w, whole[-1].server.w)
+    return whole
+
+
+@EVERY
+def test_no_noise_and_no_bound_is_the_equal_mean(blobs: Dataset, name: str, tmp_path: Path) -> None:
+    """With every method; all four workers come, so that they are as many as expected."""
+    method = ALGORITHMS[name]()
+    silent = Chain((Clip(1e9), Noise(0.0)))
+    mean = NoisyMean(norm=inf, noise_multiplier=0.0)
+    found = ends(blobs, Scheme(method, aggregator=mean), tmp_path)[-1]
+    for uplink in (Chain(), silent):
+        other = ends(blobs, Scheme(method, aggregator=EqualMean(), uplink=uplink), tmp_path)[-1]
+        for key, vector in other.server.items():
+            assert near(found.server[key], vector), key
+
+
+@EVERY
+def test_private_rounds_go_on_to_the_same_bits(blobs: Dataset, name: str, tmp_path: Path) -> None:
+    mean = NoisyMean(norm=0.1, noise_multiplier=0.5)
+    last = ends(
+        blobs, Scheme(ALGORITHMS[name](), Poisson(), aggregator=mean), tmp_path, per_round=2
+    )
+    assert bool(last[-1].server.w.isfinite().all())
+    local = Chain((Clip(0.1), Noise(0.1)))
+    ends(blobs, Scheme(ALGORITHMS[name](), uplink=local), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["fednag", "scaffold"])
+def test_private_rounds_do_not_depend_on_chunks_and_threads(blobs: Dataset, name: str) -> None:
+    parts = {"aggregator": NoisyMean(norm=0.1)}, {"uplink": Chain((Clip(0.1), Noise(0.1)))}
+    for part in (*parts, {"gradient": GradientNoise(0.4, 0.7)}):
+        scheme = Scheme(ALGORITHMS[name](), **part)  # type: ignore[arg-type]
+        first, second = (
+            weights(blobs, scheme, iterations=6, chunk=chunk, threads=chunk) for chunk in (1, 3)
+        )
+        assert near(first, second)
 
 
 def test_a_noisy_mean_by_hand() -> None:
@@ -392,3 +409,132 @@ def test_a_run_stops_before_it_overspends() -> None:
     assert run(1e6).ending.kind == "finished"
     with pytest.raises(FednagError, match="one round costs"):
         run(0.01)
+
+
+# Samples
+
+
+class PlainDPSGD:
+    """DP-SGD with autograd and a loop over samples: nothing of the engine."""
+
+    def __init__(self, plan: Any, noise: GradientNoise) -> None:
+        self.plan, self.noise = plan, noise
+
+    def gradient(self, w: Tensor, worker: int, iteration: int) -> Tensor:
+        plan, noise = self.plan, self.noise
+        held = plan.partition.workers[worker]
+        batch = min(plan.batch or len(held), len(held))
+        total = torch.zeros_like(w)
+        chosen = generator(plan.seed, BATCH, worker, iteration).random(len(held))
+        for sample in held[chosen < batch / len(held)]:
+            module = plan.problem.module_at(w).train()
+            x = plan.problem.features(plan.problem.x[sample : sample + 1])
+            loss = nn.functional.cross_entropy(module(x), plan.problem.y[sample : sample + 1])
+            slopes = torch.autograd.grad(loss, list(module.parameters()))
+            slope = torch.cat([each.reshape(-1) for each in slopes])
+            total = total + slope * min(1.0, noise.norm / float(slope.norm()))
+        drawn = generator(plan.seed, NOISE, worker, iteration).standard_normal(len(w))
+        sigma = noise.noise_multiplier * noise.norm
+        return (total + sigma * torch.from_numpy(drawn)) / batch
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_noised_gradients_equal_a_plain_loop_over_samples(blobs: Dataset, recorded: bool) -> None:
+    noise = GradientNoise(norm=0.4, noise_multiplier=0.7)
+    plan = plan_of(blobs, Scheme(FedNAG(lr=0.1, momentum=0.5), gradient=noise), iterations=6)
+    if not recorded:
+        plan.problem.use_plain_loop("a test")
+    plain, w = PlainDPSGD(plan, noise), plan.problem.initial
+    v, sizes = torch.zeros_like(w), plan.partition.sizes
+    for start in (0, 3):
+        ends = []
+        for worker in range(4):
+            own, momentum = w, v
+            for step in range(start, start + 3):
+                g = plain.gradient(own, worker, step)
+                momentum = 0.5 * momentum - 0.1 * g
+                own = own + 0.5 * momentum - 0.1 * g
+            ends.append((own, momentum))
+        w, v = (
+            sum(int(n) * end[i] for n, end in zip(sizes, ends, strict=True)) / int(sizes.sum())
+            for i in (0, 1)
+        )  # type: ignore[assignment]
+    found = list(simulate(plan))[-1].server
+    assert near(found.w, w)
+    assert near(found.v, v)
+
+
+def test_with_no_bound_and_no_noise_gradients_are_those_of_all_samples(blobs: Dataset) -> None:
+    neutral = GradientNoise(norm=1e9, noise_multiplier=0.0)
+    for name in ("fednag", "csgd"):
+        method = ALGORITHMS[name]()
+        plain = weights(blobs, Scheme(method), batch=0)
+        assert near(weights(blobs, Scheme(method, gradient=neutral), batch=0), plain)
+        clipped = GradientNoise(norm=0.01, noise_multiplier=0.0)
+        assert not near(weights(blobs, Scheme(method, gradient=clipped), batch=0), plain, 1e-6)
+
+
+@EVERY
+def test_samples_are_protected_with_every_method_or_it_is_refused(
+    blobs: Dataset, name: str, tmp_path: Path
+) -> None:
+    """What asks for whole gradients, or for two in a local iteration, is refused."""
+    scheme = Scheme(ALGORITHMS[name](), gradient=GradientNoise(norm=0.4, noise_multiplier=0.7))
+    if name in ("mime", "mimelite", "adiana"):
+        with pytest.raises(FednagError, match=r"privacy.unit: the method"):
+            ends(blobs, scheme, tmp_path)
+        return
+    assert bool(ends(blobs, scheme, tmp_path)[-1].server.w.isfinite().all())
+
+
+SAMPLE = {"delta": DELTA, "unit": "sample", "norm": 1.0, "noise_multiplier": 1.5}
+
+
+def test_samples_cost_what_their_batches_cost() -> None:
+    """The smallest worker's batches, one an iteration; a budget counts whole rounds."""
+    split = {"kind": "sizes", "proportions": [1, 3]}
+    small = {**SMALL, "workers": 2, "batch": 16}
+    run = fednag.run("fednag", split=split, privacy=SAMPLE, **small)
+    least = min(int(sum(row)) for row in run.about["held"])
+    cost = Mechanism(1.5, "poisson", 16, least)
+    assert [r.epsilon for r in run.records] == [cost.epsilon(2 * r, DELTA) for r in range(7)]
+    assert any("one sample of a worker (add or remove one)" in note for note in run.notes)
+    budget = {**SAMPLE, "epsilon": cost.epsilon(7, DELTA)}
+    stopped = fednag.run("fednag", split=split, privacy=budget, **small)
+    assert (stopped.ending.kind, stopped.records[-1].round) == ("privacy", 3)
+
+
+@dataclass(frozen=True)
+class Twice(FedAvg):
+    def step(self, local: Vectors, grad: Any, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=local.w - self.lr * (grad(local.w) + grad(sent.w)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))}, "mixes"),
+        ({"loss": nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0))}, "no plain mean"),
+        ({"algorithm": Twice()}, "two gradients"),
+        ({"aggregator": MEAN}, "gradients are noised already"),
+        ({"controller": {"kind": "buffered", "need": 2}}, "without a look|clock"),
+        ({"privacy": {"delta": DELTA, "unit": "sample"}}, "needs norm and noise_multiplier"),
+        ({"privacy": {"delta": DELTA, "norm": 1.0}}, "privacy.norm: goes only with"),
+        ({"privacy": {"epsilon": 1.0}}, "privacy.delta: is missing"),
+        ({"privacy": {"delta": 1.0}}, "privacy.delta: 1.0 is not allowed"),
+    ],
+)
+def test_what_samples_cannot_be_promised_is_told(changes: dict[str, Any], sentence: str) -> None:
+    given = {"algorithm": "fedavg", "privacy": SAMPLE, **SMALL, **changes}
+    with pytest.raises(FednagError, match=sentence):
+        fednag.run(given.pop("algorithm"), **given)
+
+
+def test_running_statistics_are_not_promised() -> None:
+    """Averaged they travel without noise; kept by the workers they do not."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+    given = {**SMALL, "aggregator": MEAN, "privacy": {"delta": DELTA}}
+    with pytest.raises(FednagError, match="running statistics travel without noise"):
+        fednag.run("fedavg", **{**given, "model": model})
+    run = fednag.run("fedavg", batch_norm="local", **{**given, "model": model})
+    assert run.records[-1].epsilon is not None

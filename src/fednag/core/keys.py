@@ -17,7 +17,7 @@ Indexes = NDArray[np.int64]
 
 # Distinguish the streams that share a seed.
 PARTICIPANTS, ORDER, MODEL, SAMPLE, UPLINK, DOWNLINK, DELAYS, AGGREGATOR, AGGREGATION = range(1, 10)
-COIN, NOISE = 10, 11
+COIN, NOISE, BATCH = 10, 11, 12
 
 EPOCHS_DRAWN = 4  # at once: making a generator takes longer than drawing a small worker's order
 
@@ -49,9 +49,25 @@ def gaussian(size: int, rng: np.random.Generator | None) -> NDArray[np.float64]:
     """
     if rng is not None:
         return rng.standard_normal(size)
-    bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
-    found: NDArray[np.float64] = ndtri((bits + 0.5) / 2.0**53)
+    found: NDArray[np.float64] = ndtri(_secret_uniform(size))
     return found
+
+
+def poisson_batch(
+    seed: int, worker: int, iteration: int, size: int, rate: float, secret: bool = False
+) -> Indexes:
+    """A worker's batch in one of its iterations, in which each of its samples is at ``rate``."""
+    if secret:
+        drawn = _secret_uniform(size)
+    else:
+        drawn = generator(seed, BATCH, worker, iteration).random(size)
+    return np.flatnonzero(drawn < rate)
+
+
+def _secret_uniform(size: int) -> NDArray[np.float64]:
+    """Numbers between 0 and 1 that nobody can draw again."""
+    bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
+    return np.asarray((bits + 0.5) / 2.0**53, dtype=np.float64)
 
 
 class Draws:

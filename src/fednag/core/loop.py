@@ -31,6 +31,15 @@ Asked = tuple[Exchange, Memories, Residues]
 """What an executor is given."""
 
 
+@dataclass(frozen=True)
+class GradientNoise:
+    """What protects single samples: their gradients are clipped at ``norm``, the sums noised."""
+
+    norm: float
+    noise_multiplier: float
+    secret: bool = False  # neither noise nor batches can be drawn again
+
+
 @dataclass(frozen=True, eq=False)
 class Scheme:
     """The parts a run's rounds are made of, all but the executor."""
@@ -41,6 +50,7 @@ class Scheme:
     downlink: Chain = field(default_factory=Chain)
     aggregator: Aggregator = field(default_factory=Aggregator)
     schedules: tuple[Schedule, ...] = ()
+    gradient: GradientNoise | None = None
     by_round: bool = False
     """A worker's batches depend on the round, and not on how often it has taken part."""
 

@@ -22,7 +22,10 @@ from fednag.errors import FednagError, not_installed
 Sampling = Literal["none", "fixed", "poisson"]
 
 # Of Renyi divergences. Where many are composed the best one is small, where few, large.
-ORDERS = (*(1 + k / 10 for k in range(1, 100)), *range(11, 65), 96, 160, 512)
+ORDERS = (
+    *(1.1, 1.25, 1.5, 1.75, *(2 + k / 8 for k in range(24)), *(5 + k / 2 for k in range(12))),
+    *(*range(11, 65), 96, 160, 512),
+)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ Unit = Literal["worker", "sample"]
 
 CENTRAL = "the server is trusted: it sees uploads before the noise"
 LOCAL = "nobody is trusted: uploads are noised before they leave the worker"
+OF_GRADIENTS = "nobody is trusted: gradients are noised where they are taken"
 OF_SUM = "the server sees sums alone, and {honest} workers of each are trusted to add their noise"
 
 
@@ -145,26 +146,27 @@ def accountant_of(
 
 
 def sample_accountant(
-    scheme: Scheme,
-    setting: Setting,
-    *,
-    delta: float,
-    budget: float | None,
-    noise_multiplier: float,
-    batch: int,
+    scheme: Scheme, setting: Setting, batch: int, *, delta: float, budget: float | None = None
 ) -> Accountant:
-    """The accountant of noised gradients: each local iteration uses a batch of each worker."""
-    check(scheme, False)
+    """The accountant of noised gradients: each local iteration takes a batch of each worker."""
+    assert scheme.gradient is not None
+    if _noise(scheme) is not None or isinstance(scheme.aggregator, NoisyMean):
+        raise FednagError(
+            "privacy.unit: gradients are noised already, which protects samples; leave the noise "
+            "out of [[uplink]] and [aggregator], or promise it to a worker"
+        )
+    check(scheme, buffers=False, pooled=True)
     controller = scheme.controller
     tau = max(controller.steps) if isinstance(controller, StepsByWorker) else setting.tau
     taking_part, least = TakingPart(scheme, setting), int(setting.sizes.min())
 
     def steps(rounds: int) -> int:
-        return min(taking_part.most(rounds) * tau, max(rounds * tau, setting.iterations))
+        return taking_part.most(rounds) * tau
 
     # The smallest worker draws each of its samples most often: all are counted as it is.
-    mechanism = Mechanism(noise_multiplier, "poisson", min(batch or least, least), least)
-    return Accountant(mechanism, steps, "sample", LOCAL, delta, budget)
+    noise = scheme.gradient
+    mechanism = Mechanism(noise.noise_multiplier, "poisson", min(batch or least, least), least)
+    return Accountant(mechanism, steps, "sample", OF_GRADIENTS, delta, budget, secret=noise.secret)
 
 
 class TakingPart:
@@ -185,16 +187,16 @@ class TakingPart:
         return self._most[rounds]
 
 
-def check(scheme: Scheme, buffers: bool) -> None:
+def check(scheme: Scheme, buffers: bool, pooled: bool = False) -> None:
     """Raise FednagError for what tells of the data beside the noise."""
     controller = type(scheme.controller).__name__
-    if scheme.algorithm.pooled:
+    if scheme.algorithm.pooled and not pooled:
         name = type(scheme.algorithm).__name__
         raise FednagError(
             f"privacy: {name} is centralised and sends nothing; use another method, or leave out "
             "[privacy]"
         )
-    if scheme.controller.sampling is None:
+    if scheme.controller.sampling is None and not scheme.algorithm.pooled:
         raise FednagError(
             f"controller.kind: who takes part in a round of {controller} is not known to be drawn "
             "without a look at the data; use constant, steps-by-worker or poisson with [privacy]"
@@ -238,7 +240,10 @@ def secretly(scheme: Scheme) -> Scheme:
         replace(link, parts=tuple(map(secret, link.parts)))
         for link in (scheme.uplink, scheme.downlink)
     )
-    return replace(scheme, uplink=up, downlink=down, aggregator=secret(scheme.aggregator))
+    gradient = scheme.gradient and secret(scheme.gradient)
+    return replace(
+        scheme, uplink=up, downlink=down, aggregator=secret(scheme.aggregator), gradient=gradient
+    )
 
 
 def secret(part: Any) -> Any:

@@ -26,13 +26,14 @@ from fednag.data.partition import Partition
 from fednag.devices.executor import on_clock
 from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
-from fednag.privacy.promise import accountant_of
+from fednag.privacy.promise import accountant_of, sample_accountant
 from fednag.problems import models
 from fednag.problems.losses import Loss
 from fednag.problems.metrics import METRICS, Metric, better_of, fitting
 from fednag.problems.models import Factory, made
 from fednag.problems.problem import Problem
 from fednag.simulate.engine import first_memory, first_state
+from fednag.simulate.private import check_model
 from fednag.simulate.run import Level, Patience, Plan
 from fednag.simulate.tuning import choose
 
@@ -97,7 +98,8 @@ class Builder:
         # Methods that are compared share the choice.
         choice = self._once(
             [
-                f"tuning of {per_round}, chunk {engine.chunk}",  # a given one displaces none found
+                # A given chunk displaces none found.
+                f"tuning of {per_round}, chunk {engine.chunk}, {scheme.gradient}",
                 *self._parts(experiment, device),
                 (draws.width, training.tau, engine, algorithm.elementwise),
             ],
@@ -109,7 +111,7 @@ class Builder:
                 training.tau,
                 participants=per_round,
                 iterations=training.iterations,
-                chunk=engine.chunk,
+                chunk=1 if scheme.gradient else engine.chunk,  # samples are stacked instead
                 threads=engine.threads,
             ),
         )
@@ -443,11 +445,16 @@ def private(experiment: Experiment, plan: Plan) -> Plan:
     """The plan with an accountant of its noise."""
     section, scheme = experiment.privacy, plan.scheme
     assert section.delta is not None
+    promised: dict[str, Any] = {"delta": section.delta, "budget": section.epsilon}
+    if section.unit == "sample":
+        check_model(plan.problem)
+        return replace(
+            plan, privacy=sample_accountant(scheme, plan.setting, plan.batch, **promised)
+        )
     accountant = accountant_of(
         scheme,
         plan.setting,
-        delta=section.delta,
-        budget=section.epsilon,
+        **promised,
         remembers=bool(first_memory(plan.algorithm, plan.problem)),
         buffers=BUFFERS in first_state(plan.algorithm, plan.problem),
     )

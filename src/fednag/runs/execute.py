@@ -296,8 +296,11 @@ class Execution:
             return []
         gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
         found = [plain_note(gradients.plain)] if gradients.plain else []
-        if gradients.alone and not gradients.plain and self.plan.chunk > 1:
-            found.append(alone_note(gradients.alone))
+        if gradients.alone and not gradients.plain:
+            if self.plan.scheme.gradient:
+                found.append(f"samples' gradients are taken one by one ({gradients.alone})")
+            elif self.plan.chunk > 1:
+                found.append(alone_note(gradients.alone))
         if judgements.plain and judgements.plain != gradients.plain:
             found.append(f"its evaluation is not recorded ({judgements.plain}), which is slower")
         return [note for note in found if note not in self.notes]
