@@ -126,6 +126,10 @@ METHODS: dict[str, dict[str, float]] = {
     "ef21": {"lr": 0.01},
     "acgd": {"lr": 0.01, "mu": 0.01, "omega": 0.0},
     "adiana": {"lr": 0.01, "mu": 0.01, "omega": 0.0, "p": 0.5, "coin_seed": 0},
+    "nbafl": {
+        **{"lr": 0.01, "mu": 0.01, "clip": 1.0, "epsilon": 50.0, "delta": 0.01},
+        **{"exposures": 25, "rounds": 25, "workers": 50, "samples": 512},
+    },
     "csgd": {"lr": 0.01},
     "cnag": {"lr": 0.01, "momentum": 0.9},
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import tomllib
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, inf, sqrt
@@ -11,17 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import beta
 from scipy.stats import norm as normal
 from torch import Tensor, nn
 
 import fednag
+from commands import Caller
 from fednag import Aggregator, Controller, FedAvg, FedNAG, FednagError, Vectors
-from fednag.aggregators import EqualMean, NoisyMean
-from fednag.algorithms import ALGORITHMS
+from fednag.aggregators import AdaptiveNoisyMean, EqualMean, NoisyMean
+from fednag.algorithms import ALGORITHMS, NbAFL
 from fednag.controllers import Constant, Poisson
+from fednag.core.aggregator import Total
 from fednag.core.algorithm import News
 from fednag.core.controller import Order, Setting
-from fednag.core.keys import BATCH, NOISE, gaussian, generator
+from fednag.core.keys import AGGREGATION, BATCH, NOISE, UPLINK, gaussian, generator
 from fednag.core.loop import GradientNoise, Scheme
 from fednag.core.state import State
 from fednag.core.transform import Chain
@@ -31,13 +36,21 @@ from fednag.privacy.plan import plan_noise
 from fednag.privacy.promise import accountant_of, secretly
 from fednag.runs import checkpoint
 from fednag.runs.folder import RunFolder
+from fednag.runs.view import RunView
+from fednag.show.document import document
+from fednag.show.watch import plain_line
 from fednag.simulate.run import simulate
 from fednag.transforms import Clip, Noise, Quantise
-from test_parts import EVERY, near, plan_of, states, weights
+from test_parts import EVERY, gradients_of, near, plan_of, states, weights
 
 SMALL: dict[str, Any] = {"model": "logistic", "tau": 2, "iterations": 12, "workers": 8}
 MEAN = {"kind": "noisy-mean", "norm": 0.5, "noise_multiplier": 4.0}
 DELTA = 1e-5
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
+    return Caller(monkeypatch, capsys)
 
 
 def setting(workers: int = 100, cohort: int = 10, **changes: Any) -> Setting:
@@ -538,3 +551,199 @@ def test_running_statistics_are_not_promised() -> None:
         fednag.run("fedavg", **{**given, "model": model})
     run = fednag.run("fedavg", batch_norm="local", **{**given, "model": model})
     assert run.records[-1].epsilon is not None
+
+
+# NbAFL
+
+
+def test_nbafl_claims_fifty_and_guarantees_a_million_and_a_half() -> None:
+    """C 1, m 512, L 25, epsilon 50, delta 0.01: its noise over its sensitivity, and over 2 C."""
+    method = NbAFL(clip=1.0, epsilon=50.0, delta=0.01, exposures=25, samples=512)
+    assert method.sigma_up == pytest.approx(3.107 * 25 * 2 / (512 * 50), rel=1e-3)
+    theirs = Mechanism(2 * method.sigma_up / (2 / 512)).epsilon(25, 0.01)
+    assert theirs == pytest.approx(13.5, abs=0.1)
+    scheme = Scheme(method, Constant(), uplink=Chain(method.channel), aggregator=method.aggregator)
+    found = accountant_of(scheme, setting(50, 50), delta=0.01)
+    assert found.epsilon(25) == pytest.approx(1.5e6, rel=0.02)
+    assert found.claimed == 50.0
+    assert any("no guarantee" in note and "50" in note for note in found.notes(25))
+
+
+def test_nbafls_server_adds_noise_in_long_runs() -> None:
+    assert NbAFL(rounds=25, exposures=25, workers=50).sigma_down == 0
+    long = NbAFL(rounds=300, exposures=25, workers=50, samples=100, epsilon=10.0, clip=2.0)
+    c = sqrt(2 * np.log(125))
+    by_hand = 2 * c * 2 * sqrt(300**2 - 25**2 * 50) / (100 * 50 * 10)
+    assert long.sigma_down == pytest.approx(by_hand)
+    assert by_hand > 0.05
+
+
+def test_nbafl_by_hand(blobs: Dataset) -> None:
+    """A round: FedProx, clipped models with the keyed noise, their mean, the server's noise."""
+    method = NbAFL(
+        lr=0.5, mu=0.3, clip=0.4, epsilon=20.0, samples=20, rounds=90, exposures=2, workers=4
+    )
+    scheme = Scheme(method, uplink=Chain(method.channel), aggregator=method.aggregator)
+    plan = plan_of(blobs, scheme, tau=2, batch=0, iterations=2)
+    start, sizes, ends = plan.problem.initial, plan.partition.sizes, []
+    for worker in range(4):
+        w = start
+        for _ in range(2):
+            w = w - 0.5 * (gradients_of(plan, w)[worker] + 0.3 * (w - start))
+        assert float(w.norm()) > 0.4
+        seeds = generator(5, UPLINK, 1, worker, 0).bit_generator.seed_seq.spawn(1)  # type: ignore[attr-defined]
+        drawn = np.random.default_rng(seeds[0]).standard_normal(len(w))
+        ends.append(w * 0.4 / w.norm() + method.sigma_up * torch.from_numpy(drawn))
+    mean = sum(int(n) * end for n, end in zip(sizes, ends, strict=True)) / int(sizes.sum())
+    drawn = generator(5, AGGREGATION, 1, 0).standard_normal(len(start))
+    expected = mean + method.sigma_down * torch.from_numpy(drawn)
+    assert method.sigma_down > 0.01
+    assert near(list(simulate(plan))[-1].server.w, expected)
+
+
+def test_nbafl_as_a_run(tmp_path: Path) -> None:
+    run = fednag.run("nbafl", privacy={"delta": 0.01}, out=tmp_path, **SMALL)
+    noise = NbAFL().sigma_up
+    assert run.records[-1].epsilon == Mechanism(noise).epsilon(6, 0.01)
+    assert any("claims epsilon 50" in note for note in run.notes)
+
+
+# A norm that follows the uploads
+
+
+def test_an_adaptive_norm_by_hand() -> None:
+    """Lengths 1 to 10, no noise: the norm goes to the quantile and stays."""
+    rows = Vectors(w=torch.arange(1.0, 11.0).unsqueeze(1))
+    mean = AdaptiveNoisyMean(norm=0.1, noise_multiplier=0.0, quantile=0.7, rate=0.3)
+    kept, one = mean.init(), torch.ones(10, dtype=torch.float64)
+    now = mean.ready(kept, setting(20, 10))
+    first = now.learn(kept, now.lift(rows, one), None)
+    assert float(first.norm) == pytest.approx(0.1 * exp(0.3 * 0.7))
+    for _ in range(300):
+        now = mean.ready(kept, setting(20, 10))
+        kept = now.learn(kept, now.lift(rows, one), None)
+    assert 7 * exp(-0.3) < float(kept.norm) < 8 * exp(0.3)
+    assert set(now.finish(now.lift(rows, one), None)) == {"w"}
+
+
+def test_the_count_is_paid_for() -> None:
+    """Sum and count together cost what a noisy mean of the same multiplier costs."""
+    mean = AdaptiveNoisyMean(norm=2.0, noise_multiplier=1.0, count_noise=0.8)
+    now = mean.ready(mean.init(), setting())
+    assert isinstance(now, AdaptiveNoisyMean)
+    assert (now.sigma / 2.0) ** -2 + (2 * 0.8) ** -2 == pytest.approx(1.0)
+    empty = Total(Vectors(), 0.0)
+    drawn = [float(now.learn(mean.init(), empty, generator(0, i)).norm) for i in range(4000)]
+    shares = -np.log(np.array(drawn) / 2) / 0.2  # b - 1/2
+    assert shares.mean() == pytest.approx(0, abs=4 * 0.08 / sqrt(4000))
+    assert shares.std() == pytest.approx(0.08, rel=0.05)  # 0.8 over a cohort of ten
+    with pytest.raises(FednagError, match=r"count_noise: 0\.5 must be above half"):
+        AdaptiveNoisyMean(noise_multiplier=1.0).ready(mean.init(), setting())
+    scheme = replace(noisy(), aggregator=mean)
+    assert account(scheme).mechanism == account(noisy()).mechanism
+
+
+def test_an_adaptive_norm_at_rest_is_a_noisy_mean(blobs: Dataset, tmp_path: Path) -> None:
+    still = AdaptiveNoisyMean(norm=0.3, rate=0.0, count_noise=1e9)
+    found, other = (
+        ends(blobs, Scheme(FedNAG(), aggregator=mean), tmp_path)[-1].server.w
+        for mean in (still, NoisyMean(norm=0.3))
+    )
+    assert near(found, other)
+    moving = AdaptiveNoisyMean(norm=0.3, noise_multiplier=0.3)
+    states = ends(blobs, Scheme(FedNAG(), aggregator=moving), tmp_path)
+    norms = [float(state.residues[-2, 0]["norm"]) for state in states[1:]]
+    assert len(set(norms)) == 2
+    # It is remembered: without it a run would go on to other numbers.
+    plan = plan_of(blobs, Scheme(FedNAG(), aggregator=moving), iterations=6)
+    broken = list(simulate(plan, replace(states[1], residues={})))
+    assert not near(broken[-1].server.w, states[-1].server.w)
+
+
+# An attack
+
+
+def test_an_attack_finds_less_than_what_is_reported() -> None:
+    """Two workers, one number each; one of them holds +1 or -1. Whoever sees the models of four
+    rounds, and knows all else, tells which by the likelihood ratio. What the errors of 20,000 such
+    guesses prove of epsilon must be below the accountant's, and not by much."""
+    rounds, multiplier, delta, trials = 4, 6.0, 1e-2, 20_000
+    mean = NoisyMean(norm=1.0, noise_multiplier=multiplier, cohort=2)
+    # The aggregator itself, on many independent numbers at once: each is a trial of its own.
+    seen = []
+    for held in (1.0, -1.0):
+        total = Total(Vectors(w=torch.full((rounds * trials,), held, dtype=torch.float64)), 2.0)
+        released = mean.finish(total, generator(1, 2 if held > 0 else 3)).w
+        seen.append(released.view(rounds, trials).sum(0).numpy())
+    found = 0.0
+    for threshold in np.quantile(np.concatenate(seen), np.linspace(0.02, 0.98, 49)):
+        hits = int((seen[0] > threshold).sum())
+        false = int((seen[1] > threshold).sum())
+        # Clopper-Pearson, 99.9 % each: hits are at least, false alarms at most.
+        least = beta.ppf(0.001, hits, trials - hits + 1) if hits else 0.0
+        most = beta.ppf(0.999, false + 1, trials - false) if false < trials else 1.0
+        if least > delta:
+            found = max(found, float(np.log((least - delta) / most)))
+    reported = Mechanism(multiplier).epsilon(rounds, delta)
+    assert 0.35 * reported < found < reported
+    # Taken at a sensitivity of C, the same noise would be reported as less than was found.
+    assert Mechanism(2 * multiplier).epsilon(rounds, delta) < found
+
+
+def test_an_upload_cannot_move_the_sum_further_than_the_norm() -> None:
+    """What the attack takes for granted: whatever is sent, neighbours are 2 C apart at most."""
+    mean = NoisyMean(norm=1.5, noise_multiplier=0.0, cohort=1)
+    one = torch.ones(1, dtype=torch.float64)
+    drawn = np.random.default_rng(0)
+    for scale in (1e-6, 1.0, 1e6, 1e200):
+        sent = torch.from_numpy(scale * drawn.normal(size=(1, 50)))
+        moved = mean.finish(mean.lift(Vectors(w=sent, v=-sent), one), None)
+        length = float(torch.cat([moved.w, moved.v]).norm())
+        assert length <= 1.5 * (1 + 1e-12)
+
+
+# The command line
+
+
+def test_the_plan_on_the_command_line(command: Caller) -> None:
+    words = ("--delta", "1e-5", "--workers", "100", "--per-round", "10", "--rounds", "100")
+    told = command("privacy", "plan", "--noise-multiplier", "1", *words, "--json").document
+    assert told["epsilon"] == pytest.approx(83.9, abs=0.05)
+    assert told["relation"] == "replace one"
+    asked = ("privacy", "plan", "--epsilon", "8", "--poisson", *words)
+    found = command(*asked, "--json").document
+    assert found["noise_multiplier"] == pytest.approx(0.994, abs=0.01)
+    assert found["exactly"] < found["epsilon"] <= 8
+    shown = command(*asked).out
+    assert "add or remove one" in shown
+    settings = tomllib.loads(shown[shown.index("[privacy]") :])
+    assert settings["privacy"]["epsilon"] == 8
+    assert settings["controller"] == {"kind": "poisson"}
+    assert settings["aggregator"]["noise_multiplier"] == found["noise_multiplier"]
+    wrong = command("privacy", "plan", *words)
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+    assert "give epsilon or noise_multiplier" in wrong.err
+
+
+def test_what_was_spent_on_the_command_line(command: Caller, tmp_path: Path) -> None:
+    privacy = {"delta": DELTA, "epsilon": 20.0}
+    run = fednag.run("fednag", aggregator=MEAN, privacy=privacy, out=tmp_path, **SMALL)
+    (row,) = command("privacy", "spent", str(tmp_path), "--json").document["rows"]
+    assert row["epsilon"] == run.records[-1].epsilon
+    assert (row["budget"], row["delta"]) == (20.0, DELTA)
+    assert "replace one" in row["promise"]
+    spent = f"{run.records[-1].epsilon:.4g}"
+    assert spent in command("privacy", "spent", str(tmp_path)).out
+    short = f"{run.records[-1].epsilon:.3g}"
+    assert short in command("show", str(tmp_path)).out
+    assert f"epsilon {short}" in plain_line(RunView.read(RunFolder(run.folder)))  # type: ignore[arg-type]
+    looked = command("watch", str(tmp_path), "--once")
+    assert short in looked.out
+    page = document([RunView.of(run)])
+    assert page["charts"][0]["across"]["epsilon"] == "epsilon spent"
+
+
+def test_without_the_library_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(FednagError, match=r"pip install 'fednag\[privacy\]'"):
+        Mechanism(1.2345).epsilon(1, DELTA)

@@ -5,6 +5,7 @@ from fednag.algorithms.fedadam import FedAdam
 from fednag.algorithms.fedavg import CSGD, FedAvg, FedPAQ, FedProx
 from fednag.algorithms.mime import Mime, MimeLite
 from fednag.algorithms.nag import CNAG, FedNAG, FedNAGLocal, FedNAGRebuilt
+from fednag.algorithms.nbafl import NbAFL
 from fednag.algorithms.scaffold import Scaffold
 from fednag.algorithms.server_momentum import FedAvgM, FedMom, SlowMo
 from fednag.core.algorithm import Algorithm
@@ -27,6 +28,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ef21": EF21,
     "acgd": ACGD,
     "adiana": ADIANA,
+    "nbafl": NbAFL,
     "csgd": CSGD,
     "cnag": CNAG,
 }
@@ -50,6 +52,7 @@ __all__ = [
     "FedProx",
     "Mime",
     "MimeLite",
+    "NbAFL",
     "Scaffold",
     "SlowMo",
 ]

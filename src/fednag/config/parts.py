@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from fednag.aggregators import AGGREGATORS
+from fednag.aggregators import AGGREGATORS, Mean
 from fednag.config.messages import nearest
 from fednag.config.own import build_part, checker
 from fednag.config.sections import CUSTOM, is_own
@@ -76,6 +76,8 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
     if algorithm.pooled:  # nothing travels, and there is nobody to choose from
         return Scheme(algorithm, schedules=schedules, gradient=gradient)
     (controller,), (aggregator,) = made["controller"], made["aggregator"]
+    if algorithm.aggregator is not None and type(aggregator) is Mean:
+        aggregator = algorithm.aggregator
     if controller.needs_clock and experiment.clock.fleet is None:
         raise FednagError(
             f"controller.kind: {experiment.controller['kind']} goes by who answers first, and "

@@ -53,7 +53,7 @@ class Aggregator:
         """Itself for the next exchange, knowing what is kept and how many workers are expected."""
         return self
 
-    def learn(self, kept: Vectors, total: Total, rng: np.random.Generator) -> Vectors:
+    def learn(self, kept: Vectors, total: Total, rng: np.random.Generator | None) -> Vectors:
         """What it keeps after an exchange; ``rng`` goes on where ``finish`` left it."""
         return kept
 

@@ -100,6 +100,11 @@ class Algorithm(ABC):
         return (self,)
 
     @property
+    def aggregator(self) -> Any:
+        """An aggregator of the method's own, where the experiment has the plain mean; or None."""
+        return None
+
+    @property
     def bound(self) -> float | None:
         """How long an upload is at most, or how far from the model sent; None: no such bound."""
         return None

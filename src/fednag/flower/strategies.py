@@ -94,6 +94,11 @@ class Method(Averaging, Executor):
         if algorithm.pooled:
             raise FednagError(f"{algorithm!r} is centralised: there is nothing to federate")
         check_algorithm(algorithm)
+        if algorithm.channel or algorithm.aggregator is not None:
+            raise FednagError(
+                f"{type(algorithm).__name__} encodes or noises what travels, which nodes of an app "
+                "do not do for it; use a deployment of fednag's own"
+            )
         self.algorithm, self.seed, self.max_samples = algorithm, seed, max_samples
         self.scheme = Scheme(
             algorithm,
