@@ -117,7 +117,6 @@ class Execution:
                 self.notes.append(f"{went_on} (checkpoint)")
             elif folder.records_file.stat().st_size:
                 self.notes.append("it had no checkpoint, and was begun again")
-            self._begun = folder.released(saved.state.round if saved else 0)
             self._count(folder, saved.state.round if saved else 0)
             records = folder.back_to(saved.mark if saved else None)
             self._about["started"] = info.get("started")
@@ -197,6 +196,8 @@ class Execution:
         privacy = self.plan.privacy
         if privacy is None or not privacy.secret:
             return
+        if folder:
+            self._begun = folder.released(rounds)
         replayed = self._begun - rounds
 
         def releasing(number: int) -> None:
