@@ -15,6 +15,7 @@ import fednag.flower.membership as membership_module
 from fednag import FednagError
 from fednag.flower.settings import read_run_config
 from fednag.privacy.accounting import Mechanism
+from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
 from flower_kit import config_of, gap, grid_of, play, simulated
 
@@ -65,6 +66,16 @@ def test_without_noise_a_deployment_is_the_simulator(tmp_path: Path) -> None:
     config = config_of(tmp_path / "a", **parts)
     twin = simulated(read_run_config(config), tmp_path / "s")
     assert gap(play(config, grid_of(config)), twin) < 1e-12
+
+
+@pytest.mark.parametrize("parts", [CENTRAL, LOCAL], ids=["central", "local"])
+def test_a_run_of_secret_noise_is_not_audited(parts: Any, tmp_path: Path) -> None:
+    """Played again it would differ, and somebody would be accused."""
+    config = config_of(tmp_path, **{**parts, "rounds": 1, "ledger__kind": "chain"})
+    run = play(config, grid_of(config))
+    assert run.folder is not None
+    with pytest.raises(FednagError, match="its noise cannot be drawn again"):
+        audit(RunFolder(run.folder))
 
 
 class PowerCut(BaseException):

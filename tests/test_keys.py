@@ -97,6 +97,8 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "privacy.unit": ("worker", "sample"),
     "privacy.norm": (None, 1.0),
     "privacy.noise_multiplier": (None, 1.0),
+    "ledger.kind": ("auto", "chain"),
+    "ledger.anchor": (None, "mine.py:publish"),
     "model.loss": (None, "mse"),
     "uplink": ((), ({"kind": "float16"},)),
     "downlink": ((), ({"kind": "float16"},)),
@@ -133,7 +135,10 @@ METHODS: dict[str, dict[str, float]] = {
     "csgd": {"lr": 0.01},
     "cnag": {"lr": 0.01, "momentum": 0.9},
 }
-NO_NUMBERS = {"name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds"}
+NO_NUMBERS = {
+    *("name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds"),
+    *("ledger.kind", "ledger.anchor"),
+}
 AFTER_FIRST = {
     *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),

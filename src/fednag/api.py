@@ -164,13 +164,16 @@ def run_all(
     resume: bool = False,
     watch: Watch | None = None,
     busy: list[str] | None = None,
+    builder: Builder | None = None,
 ) -> list[Run]:
     """Run labelled experiments one after the other; they share what they have in common.
+
+    With ``builder``, also with others that it built before.
 
     With ``resume``, those found in ``out`` go on, or are read if they are over. With ``busy``, one
     that another process is writing is left to it, and its label noted there.
     """
-    builder = Builder(parts or Parts())
+    builder = builder or Builder(parts or Parts())
 
     def one(label: str, experiment: Experiment, algorithm: Algorithm | None) -> Run:
         folder = None
@@ -200,11 +203,11 @@ def resume_all(
     folders: Sequence[RunFolder],
     started: Started | None = None,
     watch: Watch | None = None,
-    failed: list[str] | None = None,
+    failed: list[FednagError] | None = None,
 ) -> list[Run]:
     """Bring runs to their end, each as the ``config.toml`` in its folder says.
 
-    With ``failed``, one that cannot go on leaves a sentence there, and the others do.
+    With ``failed``, one that cannot go on leaves its error there, and the others do.
     """
     builder = Builder()
 
@@ -222,7 +225,7 @@ def resume_all(
         except FednagError as error:
             if failed is None:
                 raise
-            failed.append(str(error))
+            failed.append(error)
     return runs
 
 
@@ -238,7 +241,9 @@ def grid(
 ) -> list[tuple[str, Experiment, Algorithm | None]]:
     """An experiment for every combination of values and seed, labelled by what varies."""
     if "seed" in axes:
-        raise FednagError("seed: seeds are averaged over, not compared; use --seeds, or seeds=[…]")
+        raise FednagError(
+            "seed", "seeds are averaged over, not compared", "use --seeds, or seeds=[…]"
+        )
     experiments: list[tuple[str, Experiment, Algorithm | None]] = []
     for values in product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
@@ -290,7 +295,7 @@ def sweep(
     for field, values in axes.items() if isinstance(axes, Mapping) else [("axes", None)]:
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise FednagError(
-                f"{field}: give a list of values, e.g. {{'algorithm.momentum': [0.0, 0.9]}}"
+                field, remedy="give a list of values, e.g. {'algorithm.momentum': [0.0, 0.9]}"
             )
     parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     with_metrics(parts, raw, metrics)
@@ -310,7 +315,7 @@ def _runs(
     quiet: bool,
 ) -> list[Run]:
     if not algorithms:
-        raise FednagError("algorithms: the list is empty; name at least one method")
+        raise FednagError("algorithms", "the list is empty", "name at least one method")
     _check_seeds(seeds)
     experiments = []
     for label, method in labelled(algorithms).items():
@@ -339,14 +344,14 @@ def _shown(
 
 def _check_seeds(seeds: Sequence[int]) -> None:
     if not len(seeds):
-        raise FednagError("seeds: the list is empty; give at least one")
+        raise FednagError("seeds", "the list is empty", "give at least one")
     if len(set(seeds)) < len(seeds):
         raise FednagError(
-            "seeds: one is there twice, and would be counted as two runs; leave it out"
+            "seeds", "one is there twice, and would be counted as two runs", "leave it out"
         )
 
 
 def _path(out: str | Path | None, resume: bool) -> Path | None:
     if resume and out is None:
-        raise FednagError("resume: there is no folder to look in; give out, e.g. out='runs'")
+        raise FednagError("resume", "there is no folder to look in", "give out, e.g. out='runs'")
     return None if out is None else Path(out)

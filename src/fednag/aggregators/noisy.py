@@ -135,8 +135,10 @@ class AdaptiveNoisyMean(NoisyMean):
         noise = self.noise_multiplier and (self.count_noise or cohort / 20)
         if noise and 2 * noise <= self.noise_multiplier:
             raise FednagError(
-                f"aggregator.count_noise: {noise:g} must be above half of noise_multiplier, "
-                f"{self.noise_multiplier:g}: the count is a part of what is paid for; raise it"
+                "aggregator.count_noise",
+                f"{noise:g} must be above half of noise_multiplier, {self.noise_multiplier:g}: the "
+                "count is a part of what is paid for",
+                "raise it",
             )
         return replace(self, norm=float(kept.norm), cohort=cohort, count_noise=noise)
 

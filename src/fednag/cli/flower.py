@@ -97,36 +97,32 @@ def up(
     from fednag.flower.settings import read_run_config
 
     if simulation and (tls or data):
-        raise FednagError("--simulation: it has no silos of its own; leave out --tls and --data")
+        raise FednagError(
+            "--simulation", "it has no silos of its own", "leave out --tls and --data"
+        )
     if simulation and find_spec("ray") is None:
         raise not_installed("--simulation: Ray", "simulation")
     own = {"out": str(usable(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
     tables = _tables(experiment, silos, set_, own, bool(data))
     deployment = read_run_config(flat(tables))
-    nodes = _nodes(deployment.silos, data, out)
+    nodes = [] if simulation else _nodes(deployment.silos, data, out)
     terminal = beside(json)
     kind = "encrypted, with keys" if tls else "not encrypted; loopback only"
     kind = "simulated by Ray" if simulation else kind
-    written: list[Path] = []
 
     def tell(line: str) -> None:
         if not quiet:
             terminal.print(line, soft_wrap=True, highlight=False)
-        if line.startswith("writing "):
-            written.append(Path(line.removeprefix("writing ")))
-        elif "; wrote " in line:  # all that is said of a run that was over before
-            written.append(Path(line.rpartition("; wrote ")[2]))
 
     tell(f"starting a SuperLink and {deployment.silos} SuperNodes ({kind})")
     try:
         with _signals(), federation(deployment.silos, tls, nodes, simulation) as running:
-            running.submit(tables, tell)
+            folder = running.submit(tables, tell)
     except _Stopped as stopped:
         print("fednag: interrupted, all processes ended; go on with --resume", file=sys.stderr)
         sys.exit(128 + stopped.number)
-    if written:
-        _report(written[-1], json)
-        _forget(written[-1], nodes)
+    _report(folder, json)
+    _forget(folder, nodes)
 
 
 @flower_app.command()
@@ -148,7 +144,7 @@ def keys(
     from fednag.flower.certificates import make_authority, make_node_key, make_server
 
     if not host and not silo:
-        raise FednagError("--host, --silo: say what to make, e.g. --host fl.example.org")
+        raise FednagError("--host, --silo", remedy="say what to make, e.g. --host fl.example.org")
     output(folder)
     folder.chmod(0o700)
     made = []
@@ -160,7 +156,7 @@ def keys(
         made += ["server.key", "server.crt"]
     for name in silo:
         if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise FednagError(f"--silo {name}: use letters, digits, '.', '_' and '-'")
+            raise FednagError("--silo", remedy="use letters, digits, '.', '_' and '-'", given=name)
         made += [name, make_node_key(folder / name).name]
     files = [str(folder / name) for name in made]
     if json:
@@ -194,17 +190,23 @@ def _tables(
     if silos is not None or not raw.get("split", {}).get("workers"):
         raw["split"] = {**raw.get("split", {}), "workers": 3 if silos is None else silos}
     source = str(path or "flower")
-    with blaming(dict.fromkeys(fields, "--set"), source):
+    with blaming(dict.fromkeys(fields, "--set")):
         parsed = parse(raw, source)
     tables = run_config(parsed, {**(own or {}), **flower})
     return tables if rounds is None else {**tables, "rounds": rounds}
 
 
 def _nodes(silos: int, data: str, out: Path) -> list[dict[str, Any]]:
+    from fednag.flower.signing import make_key
+
     found = []
     for silo in range(silos):
         memory = (out / ".silos" / f"silo-{silo}").resolve()
-        config: dict[str, Any] = {"memory-folder": str(memory)}
+        key = memory.with_name(f"silo-{silo}.key")
+        if not key.exists():
+            memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_key(key)
+        config: dict[str, Any] = {"memory-folder": str(memory), "ledger-key": str(key)}
         if data:
             config["data-folder"] = str(Path(data.replace("{silo}", str(silo))).resolve())
         found.append(config)

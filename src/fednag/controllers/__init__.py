@@ -2,7 +2,8 @@
 
 from fednag.controllers.buffered import Buffered
 from fednag.controllers.constant import Constant, Poisson, StepsByWorker
-from fednag.controllers.schedules import Cosine
+from fednag.controllers.schedules import Cosine, Inverse, Rising, Steps
+from fednag.controllers.trust import Trust
 from fednag.core.controller import Controller, Schedule
 
 CONTROLLERS: dict[str, type[Controller]] = {
@@ -10,9 +11,25 @@ CONTROLLERS: dict[str, type[Controller]] = {
     "poisson": Poisson,
     "steps-by-worker": StepsByWorker,
     "buffered": Buffered,
+    "trust": Trust,
 }
 SCHEDULES: dict[str, type[Schedule]] = {
     "cosine": Cosine,
+    "steps": Steps,
+    "inverse": Inverse,
+    "warm-up": Rising,
 }
 
-__all__ = ["CONTROLLERS", "SCHEDULES", "Buffered", "Constant", "Cosine", "Poisson", "StepsByWorker"]
+__all__ = [
+    "CONTROLLERS",
+    "SCHEDULES",
+    "Buffered",
+    "Constant",
+    "Cosine",
+    "Inverse",
+    "Poisson",
+    "Rising",
+    "Steps",
+    "StepsByWorker",
+    "Trust",
+]

@@ -144,7 +144,11 @@ def multiplier_for(
     while Mechanism(most, sampling, sample, population).epsilon(times, delta) > epsilon:
         most *= 2
         if most > 2**40:
-            raise FednagError(f"epsilon: {epsilon:g} is out of reach at delta {delta:g}; raise it")
+            raise FednagError(
+                "epsilon",
+                f"{epsilon:g} is out of reach at delta {delta:g}",
+                "raise it",
+            )
     least = most
     while Mechanism(least, sampling, sample, population).epsilon(times, delta) <= epsilon:
         least /= 2

@@ -66,10 +66,12 @@ def plan_noise(
     83.9
     """
     if (epsilon is None) == (noise_multiplier is None):
-        raise FednagError("give epsilon or noise_multiplier, one of them")
+        raise FednagError("", remedy="give epsilon or noise_multiplier, one of them")
     drawn = workers if per_round is None else per_round
     if drawn > workers:
-        raise FednagError(f"per_round: {drawn} is more than the {workers} workers there are")
+        raise FednagError(
+            "per_round", f"{drawn} is more than the {workers} workers there are", "lower it"
+        )
     mechanism, times = Mechanism(1.0, cohorts, drawn, workers), rounds
     if samples is not None:
         mechanism = Mechanism(1.0, "poisson", min(batch or samples, samples), samples)

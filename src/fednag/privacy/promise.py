@@ -75,8 +75,9 @@ class Accountant:
         ]
         if not self.allows(1):
             raise FednagError(
-                f"privacy.epsilon: one round costs {self.epsilon(1):.3g}, more than the "
-                f"{self.budget:g} there is; add noise (`fednag privacy plan` says how much)"
+                "privacy.epsilon",
+                f"one round costs {self.epsilon(1):.3g}, more than the {self.budget:g} there is",
+                "add noise (`fednag privacy plan` says how much)",
             )
         if not self.allows(rounds):
             low, high = 1, rounds
@@ -108,13 +109,17 @@ def accountant_of(
     check(scheme, buffers)
     noisy = scheme.aggregator if isinstance(scheme.aggregator, NoisyMean) else None
     noise = _noise(scheme)
-    if (noisy is None) == (noise is None):
+    if noisy is None and noise is None:
         raise FednagError(
-            "privacy.delta: nothing is noised here; set aggregator.kind = 'noisy-mean', or put "
-            "clip and noise into [[uplink]]"
-            if noise is None
-            else "privacy: there is noise in [[uplink]] and in [aggregator], which are different "
-            "promises; leave one of them out"
+            "privacy.delta",
+            "nothing is noised here",
+            "set aggregator.kind = 'noisy-mean', or put clip and noise into [[uplink]]",
+        )
+    if noisy is not None and noise is not None:
+        raise FednagError(
+            "privacy",
+            "there is noise in [[uplink]] and in [aggregator], which are different promises",
+            "leave one of them out",
         )
     # The stages of a round have one cohort: their noises are one with a smaller multiplier.
     stages = sqrt(len(scheme.stages))
@@ -138,8 +143,10 @@ def accountant_of(
     if part.honest > 1 and aggregator.hides and aggregator.weight(1, 0) == aggregator.weight(2, 0):
         if part.honest > setting.cohort or scheme.controller.sampling == "poisson":
             raise FednagError(
-                f"uplink: noise counts on {part.honest} honest workers in every round, and there "
-                "may be fewer; lower honest, raise training.participants, or leave out poisson"
+                "uplink",
+                f"noise counts on {part.honest} honest workers in every round, and there may be "
+                "fewer",
+                "lower honest, raise training.participants, or leave out poisson",
             )
         sigma, given["trust"] = part.sigma, OF_SUM.format(honest=part.honest)
     return Accountant(Mechanism(sigma / bound / stages), taking_part.most, **given)
@@ -152,8 +159,9 @@ def sample_accountant(
     assert scheme.gradient is not None
     if _noise(scheme) is not None or isinstance(scheme.aggregator, NoisyMean):
         raise FednagError(
-            "privacy.unit: gradients are noised already, which protects samples; leave the noise "
-            "out of [[uplink]] and [aggregator], or promise it to a worker"
+            "privacy.unit",
+            "gradients are noised already, which protects samples",
+            "leave the noise out of [[uplink]] and [aggregator], or promise it to a worker",
         )
     check(scheme, buffers=False, pooled=True)
     controller = scheme.controller
@@ -193,23 +201,28 @@ def check(scheme: Scheme, buffers: bool, pooled: bool = False) -> None:
     if scheme.algorithm.pooled and not pooled:
         name = type(scheme.algorithm).__name__
         raise FednagError(
-            f"privacy: {name} is centralised and sends nothing; use another method, or leave out "
-            "[privacy]"
+            "privacy",
+            f"{name} is centralised and sends nothing",
+            "use another method, or leave out [privacy]",
         )
     if scheme.controller.sampling is None and not scheme.algorithm.pooled:
         raise FednagError(
-            f"controller.kind: who takes part in a round of {controller} is not known to be drawn "
-            "without a look at the data; use constant, steps-by-worker or poisson with [privacy]"
+            "controller.kind",
+            f"who takes part in a round of {controller} is not known to be drawn without a look at "
+            "the data",
+            "use constant, steps-by-worker or poisson with [privacy]",
         )
     if scheme.controller.observes:
         raise FednagError(
-            f"controller.kind: {controller} has workers report numbers, which are not noised; use "
-            "another with [privacy]"
+            "controller.kind",
+            f"{controller} has workers report numbers, which are not noised",
+            "use another with [privacy]",
         )
     if buffers:
         raise FednagError(
-            "model.batch_norm: running statistics travel without noise; use 'local' or 'frozen' "
-            "with [privacy]"
+            "model.batch_norm",
+            "running statistics travel without noise",
+            "use 'local' or 'frozen' with [privacy]",
         )
 
 
@@ -226,7 +239,11 @@ def _noise(scheme: Scheme) -> tuple[Noise, float] | None:
         return noise, before.norm
     if place == 0 and scheme.algorithm.bound is not None:
         return noise, scheme.algorithm.bound
-    raise FednagError(f"uplink.{place}: noise protects what has a bound; put clip right before it")
+    raise FednagError(
+        f"uplink.{place}",
+        "noise protects what has a bound",
+        "put clip right before it",
+    )
 
 
 def secret_noise(scheme: Scheme, accountant: Accountant | None) -> tuple[Scheme, Accountant | None]:
@@ -244,6 +261,12 @@ def secretly(scheme: Scheme) -> Scheme:
     return replace(
         scheme, uplink=up, downlink=down, aggregator=secret(scheme.aggregator), gradient=gradient
     )
+
+
+def draws_again(scheme: Scheme, remote: bool) -> bool:
+    """Whether its noise is what it was when it is played again; on real machines it is secret."""
+    parts = *scheme.uplink.parts, *scheme.downlink.parts, scheme.aggregator, scheme.gradient
+    return not any(remote or part.secret for part in parts if hasattr(part, "secret"))
 
 
 def secret(part: Any) -> Any:

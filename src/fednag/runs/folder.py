@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fednag.core.files import sync, write_atomically
+from fednag.core.files import os_errors, sync, write_atomically
 from fednag.core.record import MAY_BE_NONE, Record, RoundFacts
 from fednag.errors import BusyError, FednagError
 
@@ -73,8 +73,9 @@ class RunFolder:
                 raise ValueError(f"{rounds} rounds are over, and it says {found!r}")
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise FednagError(
-                f"{file}: it says how often noise was released, and cannot be used ({error}); "
-                "restore it, or start a new run"
+                file,
+                f"it says how often noise was released, and cannot be used ({error})",
+                "restore it, or start a new run",
             ) from error
         return int(found)
 
@@ -85,7 +86,7 @@ class RunFolder:
     def create(cls, root: Path, name: str, label: str) -> RunFolder:
         """A new folder ``root/name/label``, or ``label-2`` and so on when that is taken."""
         parent = root / name
-        try:
+        with os_errors(parent, "cannot make a run folder there", "choose another with --out"):
             parent.mkdir(parents=True, exist_ok=True)
             for number in range(1, 100_000):
                 path = parent / (label if number == 1 else f"{label}-{number}")
@@ -94,12 +95,7 @@ class RunFolder:
                 except FileExistsError:
                     continue
                 return cls(path)
-        except OSError as error:
-            raise FednagError(
-                f"{parent}: cannot make a run folder there ({error.strerror}); "
-                "choose another with --out"
-            ) from error
-        raise FednagError(f"{parent}: too many runs named {label}; remove some")
+        raise FednagError(parent, f"too many runs named {label}", "remove some")
 
     @classmethod
     def find(cls, root: Path, name: str, label: str) -> RunFolder | None:
@@ -123,7 +119,7 @@ class RunFolder:
             lock.acquire(timeout=patience, poll_interval=0.02)
         except Timeout:
             raise BusyError(
-                f"{self.path}: another process is writing this run; wait for it, or stop it"
+                self.path, "another process is writing this run", "wait for it, or stop it"
             ) from None
         try:
             yield
@@ -160,8 +156,9 @@ class RunFolder:
             same = False
         if not same:
             raise FednagError(
-                f"{self.records_file}: it is not as the run left it, says {self.info_file.name}; "
-                "restore both, or run again"
+                self.records_file,
+                f"it is not as the run left it, says {self.info_file.name}",
+                "restore both, or run again",
             )
 
     @property
@@ -193,13 +190,9 @@ class RunFolder:
     def records(self) -> list[Record]:
         """All records; a last line cut short by a crash is left out."""
         if not self.records_file.is_file():
-            raise FednagError(f"{self.path}: no records.jsonl there; give the folder of a run")
-        try:
+            raise FednagError(self.path, "no records.jsonl there", "give the folder of a run")
+        with os_errors(self.records_file, "cannot be read", "check its permissions"):
             text = self.records_file.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise FednagError(
-                f"{self.records_file}: cannot be read ({error.strerror}); check its permissions"
-            ) from error
         lines = text.split("\n")[:-1]  # what follows the last line break was cut short
         return [self._parse(line, number) for number, line in enumerate(lines, 1)]
 
@@ -212,7 +205,7 @@ class RunFolder:
                 raise ValueError("no label or seed")
         except (OSError, ValueError, RecursionError) as error:
             raise FednagError(
-                f"{self.info_file}: cannot be read ({error}); restore it, or remove that folder"
+                self.info_file, f"cannot be read ({error})", "restore it, or remove that folder"
             ) from error
         return info
 
@@ -236,7 +229,7 @@ class RunFolder:
             return Record(**fields, metrics=metrics, rounds=rounds)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise FednagError(
-                f"{self.records_file}: line {number} is not a record ({error}); restore the file"
+                self.records_file, f"line {number} is not a record ({error})", "restore the file"
             ) from error
 
 
@@ -260,10 +253,10 @@ def find_runs(paths: list[Path]) -> list[RunFolder]:
     found: list[RunFolder] = []
     for path in paths:
         if not path.exists():
-            raise FednagError(f"{path}: no such folder; give run folders, or a folder of runs")
+            raise FednagError(path, "no such folder", "give run folders, or a folder of runs")
         files = [file for name in ("records.jsonl", "run.json") for file in path.rglob(name)]
         below = sorted({file.parent for file in files})
         if not below:
-            raise FednagError(f"{path}: no runs there; `fednag run` or `fednag compare` makes some")
+            raise FednagError(path, "no runs there", "`fednag run` or `fednag compare` makes some")
         found += [RunFolder(folder) for folder in below if RunFolder(folder) not in found]
     return found

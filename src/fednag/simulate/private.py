@@ -46,8 +46,10 @@ class PrivateBatch:
     def __call__(self, w: Vector) -> Vector:
         if self._taken:
             raise FednagError(
-                "privacy.unit: the method takes two gradients in a local iteration, and each would "
-                "need noise of its own; use another method, or unit = 'worker'"
+                "privacy.unit",
+                "the method takes two gradients in a local iteration, and each would need noise "
+                "of its own",
+                "use another method, or unit = 'worker'",
             )
         self._taken = True
         rows = stacked(w, len(self.group))
@@ -90,18 +92,22 @@ def check_model(problem: Problem) -> None:
     """Raise FednagError for a model or loss that has no gradient of one sample."""
     if problem.facts.mixes or problem.facts.moving:
         raise FednagError(
-            "privacy.unit: the model mixes samples (batch normalisation?), so that no sample has a "
-            "gradient of its own; set model.batch_norm = 'frozen', use another, or unit = 'worker'"
+            "privacy.unit",
+            "the model mixes samples (batch normalisation?), so that no sample has a gradient of "
+            "its own",
+            "set model.batch_norm = 'frozen', use another, or unit = 'worker'",
         )
     if not problem.facts.by_sample or problem.shares is not None:
         raise FednagError(
-            "privacy.unit: the loss is no plain mean over samples, so that no sample has a "
-            "gradient of its own; use another loss, or unit = 'worker'"
+            "privacy.unit",
+            "the loss is no plain mean over samples, so that no sample has a gradient of its own",
+            "use another loss, or unit = 'worker'",
         )
 
 
 def no_data() -> FednagError:
     return FednagError(
-        "privacy.unit: the method asks for gradients or losses over all of a worker's data, which "
-        "are not noised; use another method, or unit = 'worker'"
+        "privacy.unit",
+        "the method asks for gradients or losses over all of a worker's data, which are not noised",
+        "use another method, or unit = 'worker'",
     )

@@ -49,8 +49,9 @@ class Noise(Transform):
     ) -> tuple[Vectors, Vectors]:
         if coded := [name for name, vector in up.items() if not vector.is_floating_point()]:
             raise FednagError(
-                f"noise: {', '.join(coded)} is encoded already by a transform before it; put noise "
-                "earlier"
+                "noise",
+                f"{', '.join(coded)} is encoded already by a transform before it",
+                "put noise earlier",
             )
         if not self.sigma:
             return up, kept
