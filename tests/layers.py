@@ -13,7 +13,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("core",),
     ("transforms", "aggregators", "controllers"),
-    ("algorithms",),
+    ("algorithms", "privacy"),
     ("data",),
     ("compute",),
     ("problems",),

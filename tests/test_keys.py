@@ -92,6 +92,11 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "clock.fleet": (None, "phones"),
     "clock.deadline": (None, 2.0),
     "clock.digest": (None, "abc"),
+    "privacy.delta": (None, 1e-5),
+    "privacy.epsilon": (None, 8.0),
+    "privacy.unit": ("worker", "sample"),
+    "privacy.norm": (None, 1.0),
+    "privacy.noise_multiplier": (None, 1.0),
     "ledger.kind": ("auto", "chain"),
     "ledger.anchor": (None, "mine.py:publish"),
     "model.loss": (None, "mse"),
@@ -126,6 +131,10 @@ METHODS: dict[str, dict[str, float]] = {
     "marina": {"lr": 0.01, "p": 0.1},
     "acgd": {"lr": 0.01, "mu": 0.01, "omega": 0.0},
     "adiana": {"lr": 0.01, "mu": 0.01, "omega": 0.0, "p": 0.5, "coin_seed": 0},
+    "nbafl": {
+        **{"lr": 0.01, "mu": 0.01, "norm": 1.0, "epsilon": 50.0, "delta": 0.01},
+        **{"exposures": 25, "rounds": 25, "workers": 50, "samples": 512},
+    },
     "csgd": {"lr": 0.01},
     "cnag": {"lr": 0.01, "momentum": 0.9},
     "mfl": {"lr": 0.01, "momentum": 0.9},
@@ -168,6 +177,8 @@ AFTER_FIRST = {
     *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
     *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule", "own"),
+    *("privacy.delta", "privacy.epsilon", "privacy.unit", "privacy.norm"),
+    "privacy.noise_multiplier",
 }
 # Keys that version 0.1.0 gave to its methods at their defaults.
 FIRST = {

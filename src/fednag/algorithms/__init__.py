@@ -9,6 +9,7 @@ from fednag.algorithms.feddyn import FedDyn
 from fednag.algorithms.ghbm import GHBM, FedHBM, LocalGHBM
 from fednag.algorithms.mime import Mime, MimeLite
 from fednag.algorithms.nag import CNAG, MFL, FedNAG, FedNAGLocal, FedNAGRebuilt
+from fednag.algorithms.nbafl import NbAFL
 from fednag.algorithms.scaffold import Scaffold, ScaffoldM
 from fednag.algorithms.server_momentum import FedACG, FedAvgM, FedMom, SlowMo
 from fednag.algorithms.server_steps import FedExP, FedNova
@@ -52,6 +53,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "marina": MARINA,
     "acgd": ACGD,
     "adiana": ADIANA,
+    "nbafl": NbAFL,
     "csgd": CSGD,
     "cnag": CNAG,
 }
@@ -93,6 +95,7 @@ __all__ = [
     "LocalGHBM",
     "Mime",
     "MimeLite",
+    "NbAFL",
     "Scaffold",
     "ScaffoldM",
     "SlowMo",

@@ -19,6 +19,7 @@ from fednag.cli.ledger import ledger_app
 from fednag.cli.live import watch
 from fednag.cli.options import Algorithms, Json, Out, Quiet, Runs, Seeds, Set, Verbose
 from fednag.cli.paper import paper_app
+from fednag.cli.privacy import privacy_app
 from fednag.cli.reporting import report as report_page
 from fednag.cli.reporting import show
 from fednag.cli.running import report, run_and_report
@@ -42,6 +43,7 @@ TRAIN, SEE, KNOW, THINK = "Train", "See what came of it", "Look up", "Plan and c
 app.add_typer(flower_app, name="flower", rich_help_panel=TRAIN)
 app.add_typer(data_app, name="data", rich_help_panel=KNOW)
 app.add_typer(time_app, name="time", rich_help_panel=THINK)
+app.add_typer(privacy_app, name="privacy", rich_help_panel=THINK)
 app.add_typer(theory_app, name="theory", rich_help_panel=THINK)
 app.add_typer(paper_app, name="paper", rich_help_panel=THINK)
 app.add_typer(ledger_app, name="ledger", rich_help_panel=SEE)

@@ -108,6 +108,21 @@ class Algorithm(ABC):
         return (self,)
 
     @property
+    def aggregator(self) -> Any:
+        """An aggregator of the method's own, where the experiment has the plain mean; or None."""
+        return None
+
+    @property
+    def bound(self) -> float | None:
+        """How long an upload is at most, or how far from the model sent; None: no such bound."""
+        return None
+
+    @property
+    def claimed(self) -> float | None:
+        """The epsilon that the method's paper claims for its noise; None: it has none."""
+        return None
+
+    @property
     def channel(self) -> tuple[Any, ...]:
         """Transforms of every upload that are the method's own; the experiment's come after."""
         return ()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednag.core.aggregator import Total
+from fednag.core.aggregator import Aggregator, Total
 from fednag.core.algorithm import Algorithm
 from fednag.core.keys import Indexes
 from fednag.core.vectors import Vectors
@@ -37,6 +37,7 @@ class Exchange:
     staleness: int = 0
     as_differences: bool = False  # points come up as differences from what was sent
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
+    aggregator: Aggregator | None = None  # as it is in this exchange; None: the scheme's
     receipts: bool = False  # answers are to say what travelled
 
     @property

@@ -239,7 +239,8 @@ class Fleet(Executor):
 
     def _reduced(self, answers: Replies, asked: Exchange) -> Answers:
         """The uploads, aggregated in the order of the silos."""
-        aggregator, device = self.plan.scheme.aggregator, self.plan.problem.device
+        aggregator = asked.aggregator or self.plan.scheme.aggregator
+        device = self.plan.problem.device
         uplink, like = self.plan.scheme.uplink.of(asked.rules), self._like(asked)
         total, size = None, 0
         memories: dict[int, Vectors] = {}

@@ -56,6 +56,7 @@ from fednag.flower.named import ORDER, SIZE, STEPS, TRAIN, Names
 from fednag.flower.protocol import Refusal, one_line
 from fednag.flower.settings import MOST_SAMPLES
 from fednag.flower.silo_memory import accepted, mark
+from fednag.privacy.promise import secret
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +94,18 @@ class Method(Averaging, Executor):
         if algorithm.pooled:
             raise FednagError(f"{algorithm!r} is centralised: there is nothing to federate")
         check_algorithm(algorithm)
+        if algorithm.channel or algorithm.aggregator is not None:
+            raise FednagError(
+                "algorithm",
+                f"{type(algorithm).__name__} encodes or noises what travels, which nodes of an app "
+                "do not do for it",
+                "use a deployment of fednag's own",
+            )
         self.algorithm, self.seed, self.max_samples = algorithm, seed, max_samples
         self.scheme = Scheme(
             algorithm,
             uplink=Chain(tuple(_part("uplink", part) for part in uplink)),
-            aggregator=_part("aggregator", aggregator),
+            aggregator=secret(_part("aggregator", aggregator)),
             schedules=tuple(_part("schedule", part) for part in schedules),
         )
         for place, schedule in enumerate(self.scheme.schedules):
@@ -279,7 +287,7 @@ class Method(Averaging, Executor):
             (metrics,) = reply.content.metric_records.values()
             if isinstance(done := metrics.get(STEPS), int) and done >= 0:
                 steps[worker] = done
-            total = including(self.scheme.aggregator, total, up, samples)
+            total = including(asked.aggregator or self.scheme.aggregator, total, up, samples)
             size += samples
         heard = {*used, *refused}
         # It tells a node which of its memories is meant: the one of the last round used.

@@ -13,6 +13,7 @@ from fednag.core.executor import Answers, Exchange, Executor, Memories, Receipt,
 from fednag.core.keys import Draws
 from fednag.core.loop import Loop
 from fednag.errors import FednagError
+from fednag.privacy.promise import draws_again
 from fednag.problems.checks import MisrecordedError
 from fednag.runs import checkpoint
 from fednag.runs.build import Builder
@@ -71,6 +72,12 @@ def audit(folder: RunFolder, upto: int | None = None) -> Audited:
         about = f"the ledger has rounds 1 to {last}"
         raise FednagError("--round", about, "give one of them", given=upto)
     plan = _plan_of(folder, found)
+    if not draws_again(plan.scheme, folder.info().get("runner") == "flower"):
+        raise FednagError(
+            folder.path,
+            "its noise cannot be drawn again, so that nobody can play it again",
+            "`fednag ledger verify` says whether the ledger was changed",
+        )
     notes = other_versions(folder.info().get("versions", {}), "made")
     remote = folder.info().get("runner") == "flower"
     for entry in found.entries:

@@ -25,6 +25,7 @@ from fednag.core.keys import MODEL, UPLINK, Draws, Indexes, generator
 from fednag.core.loop import Scheme
 from fednag.core.vectors import Vector, Vectors, digest
 from fednag.problems.problem import Problem
+from fednag.simulate.private import PrivateBatch, no_data
 from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, replaced, stacked
 
 Mask = NDArray[np.bool_]
@@ -210,7 +211,7 @@ class Engine(Executor):
         """The aggregate of the updates that are finite."""
         if not finite.any():
             return None
-        aggregator = self.scheme.aggregator
+        aggregator = asked.aggregator or self.scheme.aggregator
         held = self.draws.sizes[asked.workers][finite].tolist()
         weights = [aggregator.weight(size, asked.staleness) for size in held]
         kept = up.map(lambda rows: _rows(rows, finite))
@@ -326,6 +327,11 @@ class Engine(Executor):
         group, steps = asked.workers, int(asked.steps[0])
         if not steps:
             return
+        if self.scheme.gradient:
+            given = self.problem, self.scheme.gradient, self.draws, self.owned, carried.rows, group
+            for step in range(steps):
+                yield PrivateBatch(*given, asked.starts + step)
+            return
         if not self.draws.batch:
             for _ in range(steps):
                 yield self._full(group, carried, moves=True)
@@ -439,10 +445,14 @@ class GroupData:
         self.engine, self.group, self.carried = engine, group, carried
 
     def gradient(self, w: Vector) -> Vector:
+        if self.engine.scheme.gradient:
+            raise no_data()
         return self.engine._full(self.group, self.carried)(w)
 
     def loss(self, w: Vector) -> Vector:
         engine, problem = self.engine, self.engine.problem
+        if engine.scheme.gradient:
+            raise no_data()
         found = []
         for row, worker in enumerate(self.group):
             index = torch.from_numpy(engine.owned[worker]).to(problem.device)
