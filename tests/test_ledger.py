@@ -506,7 +506,10 @@ def test_heads_are_anchored(
     (tmp_path / "mine.py").write_text(ANCHOR)
     anchored = {**KEPT, "ledger": {"kind": "chain", "anchor": f"{tmp_path / 'mine.py'}:publish"}}
     killed(monkeypatch, 3, "fednag", **anchored, out=tmp_path)
-    fednag.run("fednag", **anchored, out=tmp_path, resume=True)
+    run = fednag.run("fednag", **anchored, out=tmp_path, resume=True)
+    without = run.experiment.model_copy(update={"ledger": type(run.experiment.ledger)()})
+    assert run.experiment.exact_key == without.exact_key
+    assert run.experiment.own is None
     folder = the_run(tmp_path)
     heads = [line.split() for line in (tmp_path / "heads.txt").read_text().splitlines()]
     assert [int(number) for number, _, _ in heads] == [1, 2, 3, 3, 4]
