@@ -24,12 +24,16 @@ from safetensors.torch import load_file
 from fednag import FednagError, cli
 from fednag.config import parse
 from fednag.flower.certificates import make_authority, make_node_key, make_server
-from fednag.flower.ledger import read
 from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
 from fednag.flower.project import flat, run_config
 from fednag.flower.settings import read_run_config
+from fednag.flower.signing import is_signed, make_key
+from fednag.flower.silo_log import read
+from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
+from fednag.runs.ledger import verify
+from fednag.transforms import TRANSFORMS
 from flower_kit import simulated
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
@@ -48,15 +52,42 @@ PARTS = {
 }
 
 
-def tables_of(out: Path, method: str, silos: int, **flower: Any) -> dict[str, Any]:
+# Uplinks that have, with the one above, every transform; two at a time, on FedNAG's two vectors.
+UPLINKS: list[list[dict[str, Any]]] = [
+    [
+        {"kind": "clip", "norm": 0.1},
+        {"kind": "drive", "vectors": ["w"]},
+        {"kind": "eden", "vectors": ["v"], "bits": 3},
+    ],
+    [
+        {"kind": "sign", "vectors": ["w"]},
+        {"kind": "randk", "vectors": ["v"], "share": 0.1},
+        {"kind": "bfloat16"},
+    ],
+    [
+        {"kind": "every", "vectors": ["v"], "rounds": 2},
+        {"kind": "lowrank", "vectors": ["w"], "rank": 1},
+        {"kind": "float16"},
+    ],
+]
+
+
+def tables_of(
+    out: Path,
+    method: str,
+    silos: int,
+    parts: dict[str, Any] = PARTS,
+    tau: int = 5,
+    **flower: Any,
+) -> dict[str, Any]:
     experiment = parse(
         {
-            **PARTS,
+            **parts,
             "name": method,
             "data": {"name": "digits"},
             "model": {"name": "logistic"},
             "split": {"kind": "sizes", "skew": 0.7, "workers": silos},
-            "training": {"tau": 5, "iterations": 10, "batch": 32},
+            "training": {"tau": tau, "iterations": 10, "batch": 32},
             "algorithm": {"name": method, "lr": 0.05},
         }
     )
@@ -80,6 +111,9 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     SCAFFOLD, so that what silos keep between rounds is part of it, and other parts than the usual.
     """
     memories = [{"memory-folder": str(tmp_path / f"memory-{silo}")} for silo in range(2)]
+    for silo, config in enumerate(memories):
+        config["ledger-key"] = str(tmp_path / f"ledger-{silo}.key")
+        make_key(Path(config["ledger-key"]))
     with federation(2, tls=True, node_configs=memories) as running:
         _start_strangers(running, tmp_path)
         said: list[str] = []
@@ -93,6 +127,26 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     assert len(here) == 2, said
     assert not [line for line in said if "turned away" in line or "did not" in line], said
     assert_equals_the_simulator(path, tables, tmp_path / "simulated")
+    found = verify(RunFolder(path), is_signed)
+    assert (found.fault, found.signed) == (None, 4)
+    assert audit(RunFolder(path)).difference is None
+
+
+@pytest.mark.slow
+def test_every_transform_travels_between_real_processes(tmp_path: Path) -> None:
+    """One federation, a run an uplink: numbers and bytes are those of the simulator."""
+    kinds = {part["kind"] for uplink in (*UPLINKS, PARTS["uplink"]) for part in uplink}
+    assert {kind for kind, part in TRANSFORMS.items() if part.compresses} <= kinds
+    memories = [{"memory-folder": str(tmp_path / f"memory-{silo}")} for silo in range(2)]
+    with federation(2, node_configs=memories) as running:
+        for place, uplink in enumerate(UPLINKS):
+            said: list[str] = []
+            tau = 5 if uplink[0]["kind"] == "every" else 10  # it needs a second round
+            out = tmp_path / str(place)
+            tables = tables_of(out, "fednag", 2, {"uplink": uplink}, tau)
+            running.submit(tables, said.append)
+            (path,) = [Path(line.split()[1]) for line in said if line.startswith("writing ")]
+            assert_equals_the_simulator(path, tables, out / "simulated")
 
 
 def _start_strangers(running: Federation, place: Path) -> None:

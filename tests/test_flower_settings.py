@@ -18,10 +18,10 @@ from flwr.common.config import flatten_dict
 
 from fednag import FednagError, cli
 from fednag.config import Experiment, parse
-from fednag.flower.ledger import Ledger, entry, read
 from fednag.flower.project import flat, run_config, write_app
 from fednag.flower.settings import Flower, read_run_config
 from fednag.flower.silo_data import held_by
+from fednag.flower.silo_log import SiloLog, entry, read
 from flower_kit import config_of
 from refusals import refused
 
@@ -85,7 +85,8 @@ def test_one_key_changes_the_method_and_numbers_of_others_may_stay() -> None:
 def test_both_sides_agree_on_what_matters_and_only_that() -> None:
     base = config_of(Path("x"))
     digest = read_run_config(base).digest
-    for idle in ({"flower.out": "y"}, {"flower.deadline": 7}, {"flower.resume": True}):
+    for idle in ({"flower.out": "y"}, {"flower.deadline": 7}, {"flower.resume": True},
+                 {"ledger.kind": "none"}):  # fmt: skip
         assert read_run_config(base | idle).digest == digest, idle
     for change in (
         {"training.tau": 4},
@@ -108,6 +109,7 @@ def test_what_is_written_is_what_was_meant(tmp_path: Path) -> None:
             "split": {"kind": "sizes", "proportions": [1, 2.5], "workers": 2},
             "training": {"tau": 4, "iterations": 10},
             "stop": {"accuracy": 0.5},
+            "ledger": {"kind": "none"},  # auto becomes chain
         }
     )
     write_app(tmp_path / "my app!", run_config(experiment, {"deadline": 30.0}))
@@ -160,14 +162,14 @@ def test_wrong_data_is_a_sentence(
     assert why in str(raised.value)
 
 
-def test_the_ledger_forgets_what_is_played_again(tmp_path: Path) -> None:
-    ledger = Ledger()
-    ledger.open(tmp_path)
+def test_the_log_forgets_what_is_played_again(tmp_path: Path) -> None:
+    log = SiloLog()
+    log.open(tmp_path)
     for number in (1, 2, 3):
-        ledger.write(number, [entry(0, "train", "ok", why=None)])
+        log.write(number, [entry(0, "train", "ok", why=None)])
     with (tmp_path / "silos.jsonl").open("a") as file:
         file.write('{"round": 4, "si')  # a crash
-    again = Ledger()
+    again = SiloLog()
     again.open(tmp_path)
     again.write(3, [entry(0, "train", "missed")])
     again.write(4, [entry(1, "train", "ok")])

@@ -122,7 +122,7 @@ def test_partial_participation_equals_the_simulator(
     grid = InProcessGrid(app_of(plan), {}, [{"partition-id": k} for k in (1, 3, 2, 0)])
     drawn = draw_as_simulated(monkeypatch, grid, 2)
     strategy = getattr(strategies, FEDERATED[name])(
-        lr=0.05, fraction_train=0.5, fraction_evaluate=0.0
+        lr=0.05, fraction_train=0.5, fraction_evaluate=0.0, seed=SEED
     )
     initial = ArrayRecord(plan.problem.module_at(plan.problem.initial).state_dict())
     result = strategy.start(grid, initial, num_rounds=5)

@@ -92,6 +92,8 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "clock.fleet": (None, "phones"),
     "clock.deadline": (None, 2.0),
     "clock.digest": (None, "abc"),
+    "ledger.kind": ("auto", "chain"),
+    "ledger.anchor": (None, "mine.py:publish"),
     "model.loss": (None, "mse"),
     "uplink": ((), ({"kind": "float16"},)),
     "downlink": ((), ({"kind": "float16"},)),
@@ -119,12 +121,16 @@ METHODS: dict[str, dict[str, float]] = {
     "fedpaq": {"lr": 0.01, "levels": 7, "bucket": 0},
     "diana": {"lr": 0.01, "alpha": 0.5},
     "ef21": {"lr": 0.01},
+    "marina": {"lr": 0.01, "p": 0.1},
     "acgd": {"lr": 0.01, "mu": 0.01, "omega": 0.0},
     "adiana": {"lr": 0.01, "mu": 0.01, "omega": 0.0, "p": 0.5, "coin_seed": 0},
     "csgd": {"lr": 0.01},
     "cnag": {"lr": 0.01, "momentum": 0.9},
 }
-NO_NUMBERS = {"name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds"}
+NO_NUMBERS = {
+    *("name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds"),
+    *("ledger.kind", "ledger.anchor"),
+}
 AFTER_FIRST = {
     *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),

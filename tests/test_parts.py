@@ -18,9 +18,19 @@ from fednag import Aggregator, Controller, FedAvg, FedNAG, Order, Transform, Vec
 from fednag.aggregators import AGGREGATORS, EqualMean
 from fednag.algorithms import ALGORITHMS
 from fednag.config import parse
-from fednag.controllers import CONTROLLERS, SCHEDULES, Buffered, Constant, Cosine, StepsByWorker
+from fednag.controllers import (
+    CONTROLLERS,
+    SCHEDULES,
+    Buffered,
+    Constant,
+    Cosine,
+    Inverse,
+    Rising,
+    Steps,
+    StepsByWorker,
+)
 from fednag.core.algorithm import Algorithm, FullGradient, News
-from fednag.core.controller import Setting
+from fednag.core.controller import Schedule, Setting
 from fednag.core.executor import Exchange, Executor
 from fednag.core.keys import Draws, Indexes
 from fednag.core.loop import Scheme
@@ -194,7 +204,7 @@ def test_exact_parts_change_no_bit(blobs: Dataset, name: str, part: str) -> None
 def test_all_answers_awaited_is_the_plain_round(blobs: Dataset, name: str) -> None:
     method = ALGORITHMS[name]()
     scheme = Scheme(method, Buffered(need=4))
-    if len(method.stages) > 1:
+    if not method.rounds_alike:
         with refused("controller.kind"):
             weights(blobs, scheme, clock=Uneven)
         return
@@ -217,7 +227,7 @@ def test_any_round_goes_on_to_the_same_bits(
 ) -> None:
     """Through a file, from every round: server, memories, residues, control, work in flight."""
     method = ALGORITHMS[name]()
-    if "controller" in parts and len(method.stages) > 1 and parts["controller"] == Buffered(need=2):
+    if parts.get("controller") == Buffered(need=2) and not method.rounds_alike:
         return
     clock = {"clock": Uneven} if parts.get("controller") == Buffered(need=2) else {}
     scheme = Scheme(method, **parts)
@@ -637,3 +647,20 @@ def test_draws_are_shared() -> None:
     """Workers draw by their own numbers, whoever else is there."""
     everyone, alone = Draws(3, [20, 30], 4), Draws(3, [30], 4, numbers=[1])
     assert np.array_equal(everyone.batches(1, 2, 5), alone.batches(0, 2, 5))
+
+
+@pytest.mark.parametrize(
+    ("rule", "values"),
+    [
+        (Cosine("algorithm.lr", last=0.2), {0.0: 1.0, 0.5: 0.6, 1.0: 0.2}),
+        (Cosine("algorithm.lr", warm_up=0.2), {0.0: 0.01, 0.1: 0.505, 0.2: 1.0, 0.6: 0.5}),
+        (Steps("algorithm.lr", at_shares=(0.3, 0.6), factor=0.5), {0.2: 1, 0.3: 0.5, 0.9: 0.25}),
+        (Inverse("algorithm.lr", slope=4.0), {0.0: 1.0, 0.25: 0.5, 1.0: 0.2}),
+        (Rising("algorithm.lr", warm_up=0.5), {0.0: 0.01, 0.25: 0.505, 0.5: 1.0, 0.9: 1.0}),
+    ],
+)
+def test_schedules_by_hand(rule: Schedule, values: dict[float, float]) -> None:
+    for done, value in values.items():
+        assert rule.at(1.0, done) == pytest.approx(value)
+        if not getattr(rule, "last", 0.0):
+            assert rule.at(3.0, done) == pytest.approx(3 * value)

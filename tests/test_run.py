@@ -416,6 +416,12 @@ class Probing(FedNAG):
     probes = True
 
 
+@dataclass(frozen=True)
+class Drawing(FedNAG):
+    def draw(self, seed: int, number: int) -> dict[str, float]:
+        return {"coin": 1.0}
+
+
 class Undecorated(FedNAG):
     damping: float = 0.5
 
@@ -431,6 +437,7 @@ class Undecorated(FedNAG):
         (OldUpdate(), r"OldUpdate.update: takes share, which is news.share now"),
         (OldEnd(), r"OldEnd.end: takes full, which is data.gradient now"),
         (Probing(), r"Probing: probes and probed are no more; .* has stages"),
+        (Drawing(), r"Drawing.draw: gives coin, which is not one of its numbers"),
         (Undecorated(), r"Undecorated: damping is not .* put @dataclass\(frozen=True\) above"),
     ],
     ids=lambda value: type(value).__name__,

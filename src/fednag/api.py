@@ -164,13 +164,16 @@ def run_all(
     resume: bool = False,
     watch: Watch | None = None,
     busy: list[str] | None = None,
+    builder: Builder | None = None,
 ) -> list[Run]:
     """Run labelled experiments one after the other; they share what they have in common.
+
+    With ``builder``, also with others that it built before.
 
     With ``resume``, those found in ``out`` go on, or are read if they are over. With ``busy``, one
     that another process is writing is left to it, and its label noted there.
     """
-    builder = Builder(parts or Parts())
+    builder = builder or Builder(parts or Parts())
 
     def one(label: str, experiment: Experiment, algorithm: Algorithm | None) -> Run:
         folder = None

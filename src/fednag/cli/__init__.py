@@ -11,9 +11,11 @@ import typer
 
 from fednag.cli.common import blaming, console, given_seeds, print_json, set_fields, unless
 from fednag.cli.data import data_app
+from fednag.cli.deciding import decide
 from fednag.cli.exporting import export_app
 from fednag.cli.flower import flower_app
 from fednag.cli.frontier import frontier
+from fednag.cli.ledger import ledger_app
 from fednag.cli.live import watch
 from fednag.cli.options import Algorithms, Json, Out, Quiet, Runs, Seeds, Set, Verbose
 from fednag.cli.paper import paper_app
@@ -42,6 +44,7 @@ app.add_typer(data_app, name="data", rich_help_panel=KNOW)
 app.add_typer(time_app, name="time", rich_help_panel=THINK)
 app.add_typer(theory_app, name="theory", rich_help_panel=THINK)
 app.add_typer(paper_app, name="paper", rich_help_panel=THINK)
+app.add_typer(ledger_app, name="ledger", rich_help_panel=SEE)
 
 DEMO: dict[str, Any] = {
     "name": "digits",
@@ -214,6 +217,7 @@ def resume_runs(
 
 
 app.command(rich_help_panel=TRAIN)(frontier)
+app.command(rich_help_panel=TRAIN)(decide)
 app.command(rich_help_panel=SEE)(watch)
 app.command(rich_help_panel=SEE)(show)
 app.command(name="report", rich_help_panel=SEE)(report_page)

@@ -105,7 +105,7 @@ def up(
     own = {"out": str(usable(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
     tables = _tables(experiment, silos, set_, own, bool(data))
     deployment = read_run_config(flat(tables))
-    nodes = _nodes(deployment.silos, data, out)
+    nodes = [] if simulation else _nodes(deployment.silos, data, out)
     terminal = beside(json)
     kind = "encrypted, with keys" if tls else "not encrypted; loopback only"
     kind = "simulated by Ray" if simulation else kind
@@ -197,10 +197,16 @@ def _tables(
 
 
 def _nodes(silos: int, data: str, out: Path) -> list[dict[str, Any]]:
+    from fednag.flower.signing import make_key
+
     found = []
     for silo in range(silos):
         memory = (out / ".silos" / f"silo-{silo}").resolve()
-        config: dict[str, Any] = {"memory-folder": str(memory)}
+        key = memory.with_name(f"silo-{silo}.key")
+        if not key.exists():
+            memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_key(key)
+        config: dict[str, Any] = {"memory-folder": str(memory), "ledger-key": str(key)}
         if data:
             config["data-folder"] = str(Path(data.replace("{silo}", str(silo))).resolve())
         found.append(config)

@@ -38,6 +38,7 @@ from fednag.config.sections import (
     Data,
     Engine,
     Evaluation,
+    Ledger,
     Model,
     Section,
     Split,
@@ -71,6 +72,7 @@ class Experiment(Section):
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
     clock: Clock = Clock()
+    ledger: Ledger = Ledger()
     uplink: tuple[dict[str, Any], ...] = Field((), strict=False)
     downlink: tuple[dict[str, Any], ...] = Field((), strict=False)
     aggregator: dict[str, Any] = Field(default_factory=lambda: {"kind": "mean"})
@@ -110,6 +112,12 @@ class Experiment(Section):
         if self.training.participants is not None and self.training.fraction is not None:
             raise InconsistentError(
                 "", remedy="give training.participants or training.fraction, not both"
+            )
+        if self.ledger.anchor is not None and self.ledger.kind != "chain":
+            raise InconsistentError(
+                "ledger.kind",
+                f"is {self.ledger.kind!r}, so there may be no head to anchor",
+                "use 'chain'",
             )
         if self.clock.deadline is not None and self.clock.fleet is None:
             raise InconsistentError(
@@ -151,7 +159,7 @@ class Experiment(Section):
 
     def carried_to(self, folder: Path) -> str:
         """The content of its file in ``folder``, its own files copied there beside it."""
-        files = carried(self.own_names)
+        files = carried([*self.own_names, self.ledger.anchor])
         files.write(folder)
         tables = renamed(tomllib.loads(self.toml()), lambda name: files.names.get(name, name))
         if self.own:

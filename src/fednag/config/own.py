@@ -257,6 +257,18 @@ def own_loss(name: str | None, field: str) -> Any:
     return found
 
 
+def own_anchor(name: str | None, field: str) -> Any:
+    """A function of the user's that is given the head of a run's ledger; None without one."""
+    if name is None:
+        return None
+    found = load(name, field)
+    if isinstance(found, type) or not callable(found):
+        raise FednagError(
+            field, f"{short(name)} is {_kind(found)}", "name a function that takes a head"
+        )
+    return found
+
+
 def own_metrics(names: Iterable[str], field: str) -> dict[str, Metric]:
     """The metrics of the user's among these, by the names they are recorded under."""
     found = {}

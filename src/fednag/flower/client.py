@@ -25,8 +25,10 @@ from fednag.flower.protocol import (
     versions,
 )
 from fednag.flower.settings import Deployment, read_run_config
+from fednag.flower.signing import Signer
 from fednag.flower.silo import Silo
 from fednag.flower.silo_memory import Memory
+from fednag.runs.ledger import statement
 
 Handler = Callable[[Message, Context], Message]
 
@@ -54,9 +56,11 @@ def hello(given: Message, context: Context, about: dict[str, Any]) -> Message:
     """Who this is; refused unless both sides have the same configuration and versions."""
     deployment = _agreed(about, context)
     silo = Silo(deployment, context.node_config)
+    signer = Signer.of(context.node_config)
     return answer(
         given,
         {
+            **({"key": signer.public} if signer else {}),
             "protocol": PROTOCOL,
             "digest": deployment.digest,
             "silo": silo.number,
@@ -71,8 +75,8 @@ def hello(given: Message, context: Context, about: dict[str, Any]) -> Message:
 def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
     """The silo's side of one exchange."""
     silo, label = _asked(about, context)
-    number, place, start, steps, accepted = (
-        _whole(about, key) for key in ("round", "stage", "start", "steps", "accepted")
+    number, place, start, steps, accepted, left_at = (
+        _whole(about, key) for key in ("round", "stage", "start", "steps", "accepted", "left")
     )
     if place >= len(silo.scheme.stages):
         raise Refusal(f"its stage is {place}, and a round has {len(silo.scheme.stages)}")
@@ -80,18 +84,35 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
         raise Refusal(f"it asks for {steps} iterations, and at most {silo.most_steps} are agreed")
     stage = silo.scheme.stages[place]
     sent = silo.received(protocol.arrays(given), number, place)
-    memory = Memory(context.state, context.node_config, str(about.get("token")), silo.fresh())
+    at = context.state, context.node_config, str(about.get("token"))
+    memory = Memory(*at, silo.fresh())
+    residue = Memory(*at, silo.fresh_residue(place), f"residue-{place}")
     mine, lost = memory.after(accepted)
+    left, forgotten = residue.after(left_at)
     one = np.zeros(1, dtype=np.int64)
     numbers = protocol.numbers(about.get("numbers"), stage)
     exact = bool(about.get("differences"))
     asked = Exchange(stage, place, numbers, number, sent, one, one + steps, one + start, 0, exact)
-    found, kept, seconds = silo.exchange(asked, mine)
+    found, kept, seconds = silo.exchange(asked, mine, left)
     if not stage.asks:
-        memory.keep(number, kept)
+        memory.keep(number, kept, accepted)
+    if found.left:
+        residue.keep(number, found.left[0], left_at)
     told = {f"{protocol.TOLD}{name}": float(rows[0]) for name, rows in found.told.items()}
-    said = {"seconds": round(seconds, 4), "steps": steps, "memory_lost": int(lost), **told}
-    return answer(given, label, pack(found.wires[0] if found.wires else found.up), said)
+    said = {
+        "seconds": round(seconds, 4),
+        "steps": steps,
+        "memory_lost": int(lost or forgotten),
+        **told,
+    }
+    back = pack(found.wires[0] if found.wires else found.up)
+    signer = Signer.of(context.node_config)
+    if signer and silo.experiment.ledger.kind == "chain":
+        digests = {"sent": protocol.digest(protocol.arrays(given)), "up": protocol.digest(back)}
+        entry = {**digests, "worker": silo.number, "samples": silo.samples}
+        entry |= {"round": number, "stage": place, "steps": steps}
+        label["signature"] = signer.sign(statement(str(about.get("token")), entry))
+    return answer(given, label, back, said)
 
 
 @app.evaluate()

@@ -213,6 +213,8 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
         tau = training.get("tau", Experiment().training.tau)
         if type(tau) is int:
             chosen["training"] = {**training, "iterations": rounds * tau}
+    if chosen.get("ledger", {}).get("kind", "auto") == "auto":
+        chosen["ledger"] = {**chosen.get("ledger", {}), "kind": "chain"}
     # Each silo is alone on its machine, and every round is saved.
     chosen["engine"] = {**chosen.get("engine", {}), "chunk": 1}
     chosen["checkpoint"] = {"rounds": 1, "seconds": 0.0}

@@ -7,9 +7,9 @@ In the ServerApp put one of these where Flower's ``FedAvg`` was; in the ClientAp
     result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=10)
 
 Every method of the registry has one, of the same name. A strategy takes the method's numbers and
-what ``Method`` and Flower's ``FedAvg`` take. The round is the simulator's; Flower, or a controller, draws
-who takes part. Replies that are not finite, wrongly shaped or claim an absurd number of samples are left out,
-and logged.
+what ``Method`` and Flower's ``FedAvg`` take. The round is the simulator's; Flower, or a controller,
+draws who takes part. Replies that are not finite, wrongly shaped or claim an absurd number of
+samples are left out, and logged.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from fednag.errors import FednagError, within
 from fednag.flower.named import ORDER, SIZE, STEPS, TRAIN, Names
 from fednag.flower.protocol import Refusal, one_line, pack
 from fednag.flower.settings import MOST_SAMPLES
-from fednag.flower.silo_memory import accepted
+from fednag.flower.silo_memory import accepted, mark
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +78,9 @@ class Method(Averaging, Executor):
 
     ``uplink``, ``downlink``, ``aggregator``, ``controller`` and ``schedules`` are parts of a round
     as in experiment files: names, tables or objects. A schedule runs over the rounds of ``start``;
-    ``seed`` is that of the random draws of the parts. With ``tau`` every node does so many local
-    iterations a round, however many batches its loader has, and a controller may say otherwise. A
-    controller also draws the nodes of a round, as many as Flower would.
+    ``seed`` is that of the random draws of methods and parts. With ``tau`` every node does so many
+    local iterations a round, however many batches its loader has, and a controller may say
+    otherwise. A controller also draws the nodes of a round, as many as Flower would.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class Method(Averaging, Executor):
         }
         messages = []
         for worker, steps in zip(asked.workers.tolist(), asked.steps.tolist(), strict=True):
-            own = {"accepted": accepted(memories, worker), "steps": steps if self.tau else None}
+            own = {"accepted": accepted(memories.get(worker)), "steps": steps if self.tau else None}
             messages.append(self._message(self._nodes[worker], record, {**order, **own}))
         return messages
 
@@ -312,11 +312,10 @@ class Method(Averaging, Executor):
             size += samples
         heard = {*used, *refused}
         # It tells a node which of its memories is meant: the one of the last round used.
-        mark = Vectors(accepted=torch.tensor([asked.round]))
         answers = Answers(
             total=total,
             size=size,
-            memories={} if asked.stage.asks else dict.fromkeys(used, mark),
+            memories={} if asked.stage.asks else dict.fromkeys(used, mark(asked.round)),
             steps=steps,
             refused=tuple(refused),
             missed=tuple(worker for worker in asked.workers.tolist() if worker not in heard),

@@ -20,10 +20,10 @@ from fednag.compute.randomness import private_randomness
 from fednag.compute.threads import ThreadPool
 from fednag.core.aggregator import Total
 from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Receipt, Residues
 from fednag.core.keys import MODEL, UPLINK, Draws, Indexes, generator
 from fednag.core.loop import Scheme
-from fednag.core.vectors import Vector, Vectors
+from fednag.core.vectors import Vector, Vectors, digest
 from fednag.problems.problem import Problem
 from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, replaced, stacked
 
@@ -94,7 +94,7 @@ class Engine(Executor):
         parts = self._pool.ordered(
             lambda group: self._group(group, memories, residues), self._groups(asked)
         )
-        answers: dict[str, Any] = {"memories": {}, "residues": {}, "told": {}}
+        answers: dict[str, Any] = {"memories": {}, "residues": {}, "told": {}, "receipts": {}}
         total, size, up = None, 0, 0
         refused: list[int] = []
         for part in parts:
@@ -131,7 +131,20 @@ class Engine(Executor):
             },
             refused=tuple(int(worker) for worker in workers[~found.finite]),
             up=0 if self.scheme.algorithm.pooled else found.nbytes,
+            receipts=self._receipts(found) if asked.receipts else {},
         )
+
+    def _receipts(self, found: Uploads) -> dict[int, Receipt]:
+        """Of each worker: the digest of its upload as it travels, unless it is not finite."""
+        return {
+            worker: Receipt(
+                digest(found.wires[row] if found.wires else found.up.map(lambda v, row=row: v[row]))  # type: ignore[misc]
+                if found.finite[row]
+                else None,
+                int(self.draws.sizes[worker]),
+            )
+            for row, worker in enumerate(found.workers.tolist())
+        }
 
     def uploads(self, asked: Exchange, memories: Memories, residues: Residues) -> Uploads:
         """What stacked workers send, all of whom do the same number of steps."""
@@ -143,7 +156,7 @@ class Engine(Executor):
             rules_mine = mine.without(BUFFERS)
             carried = Carried(self._buffers(sent, mine, len(group)))
             up, kept, told = local_round(
-                replaced(stage, asked.numbers),
+                asked.rules,
                 rows,
                 rules_mine,
                 self._grads(asked, carried),
@@ -169,20 +182,20 @@ class Engine(Executor):
             arrived = up.without(BUFFERS)
             if asked.as_differences:
                 arrived = arrived.map_named(lambda n, r: r + sent[n] if n in sent else r)
-            kept = replaced(stage, asked.numbers).settle(kept or rules_mine, arrived)
+            kept = asked.rules.settle(kept or rules_mine, arrived)
         return Uploads(group, up, kept, left, told, finite, size, wires)
 
     def _uplinked(
         self, asked: Exchange, up: Vectors, residues: Residues
     ) -> tuple[list[Vectors], Vectors, list[Vectors]]:
         """What travels from each worker, what the server makes of it, and what the worker keeps."""
-        uplink = self.scheme.uplink
+        uplink = self.scheme.uplink.of(asked.rules)
         if not uplink.parts:
             return [], up, []
         wires, changed, left = [], [], []
         for row, worker in enumerate(asked.workers.tolist()):
             own = _row(up, row)
-            residue = residues.get((worker, asked.place)) or uplink.init(own)
+            residue = residues.get((worker, asked.place)) or self.scheme.uplink.init(own)
             named = int(self.draws.numbers[worker])
             rng = generator(self.draws.seed, UPLINK, asked.round, named, asked.place)
             gone, arrived, after = uplink.carry(own, residue, rng)
