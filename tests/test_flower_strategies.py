@@ -774,6 +774,16 @@ def test_tau_is_as_many_batches_whatever_the_loader_has(batches: int) -> None:
     assert len(drawn) == reply.content["metrics"]["local-iterations"] == min(3, 3 * batches)
 
 
+def test_whole_gradients_go_past_what_compresses() -> None:
+    x, y, net, held = given_problem()
+    given = {"lr": 0.05, "p": 0.3}
+    strategy = strategies.MARINA(**given, fraction_evaluate=0.0, uplink=["float16"])
+    result, _, replies = started(strategy, net, x, y, held, nn.CrossEntropyLoss())
+    assert_alike(result, twin_of(ALGORITHMS["marina"](**given), net, x, y, uplink=[Float16()]))
+    dtypes = [{a.dtype for a in r["arrays"].values()} for r in replies if "arrays" in r]
+    assert dtypes == [{"float64"}] * 3 + [{"float16"}] * (len(dtypes) - 3)
+
+
 def test_parts_are_checked() -> None:
     @dataclass(frozen=True)
     class Sign(fednag.Transform):
