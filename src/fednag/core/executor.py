@@ -36,6 +36,7 @@ class Exchange:
     staleness: int = 0
     as_differences: bool = False  # points come up as differences from what was sent
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
+    whole: float = 0.0  # the weight of all in it, where each counts by its part; 0: of its workers
 
     def among(self, chosen: NDArray[np.bool_] | slice) -> Exchange:
         """The same for some of its workers."""
