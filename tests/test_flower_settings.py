@@ -185,7 +185,7 @@ def test_the_ledger_forgets_what_is_played_again(tmp_path: Path) -> None:
         ("up --data x-{silo}", "flower.shape"),
         ("up missing.toml", "missing.toml: cannot be read"),
         ("init . nothing.toml", "nothing.toml: cannot be read"),
-        ("keys k", "--host, --silo: say what to make"),
+        ("keys k", "--host, --silo, --sign: say what to make"),
         ("keys k --silo ../x", "--silo ../x: use letters"),
     ],
 )

@@ -138,17 +138,26 @@ def keys(
     silo: Annotated[
         list[str], typer.Option(help="Make a silo's key, e.g. silo-0 (repeatable).")
     ] = [],  # noqa: B006
+    sign: Annotated[
+        list[str],
+        typer.Option(help="Make a key by which silos know each other, e.g. silo-0 (repeatable)."),
+    ] = [],  # noqa: B006
     json: Json = False,
 ) -> None:
-    """Make a CA and the server's certificate (--host), and keys for silos (--silo).
+    """Make a CA and the server's certificate (--host), and keys for silos (--silo, --sign).
 
     Example: fednag flower keys secrets --host fl.example.org --silo silo-0 --silo silo-1
     """
     _installed()
-    from fednag.flower.certificates import make_authority, make_node_key, make_server
+    from fednag.flower.certificates import (
+        make_authority,
+        make_node_key,
+        make_server,
+        make_signing_key,
+    )
 
-    if not host and not silo:
-        raise FednagError("--host, --silo: say what to make, e.g. --host fl.example.org")
+    if not (host or silo or sign):
+        raise FednagError("--host, --silo, --sign: say what to make, e.g. --host fl.example.org")
     output(folder)
     folder.chmod(0o700)
     made = []
@@ -158,10 +167,13 @@ def keys(
             made += ["ca.key", "ca.crt"]
         make_server(folder, host)
         made += ["server.key", "server.crt"]
-    for name in silo:
+    for option, name in [*(("--silo", n) for n in silo), *(("--sign", n) for n in sign)]:
         if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise FednagError(f"--silo {name}: use letters, digits, '.', '_' and '-'")
-        made += [name, make_node_key(folder / name).name]
+            raise FednagError(f"{option} {name}: use letters, digits, '.', '_' and '-'")
+        if option == "--sign":
+            made += [str(p.relative_to(folder)) for p in make_signing_key(folder, name)]
+        else:
+            made += [name, make_node_key(folder / name).name]
     files = [str(folder / name) for name in made]
     if json:
         print_json({"files": files})

@@ -14,6 +14,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Signer
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fednag.errors import FednagError
@@ -80,6 +81,17 @@ def make_node_key(path: Path) -> Path:
     return public
 
 
+def make_signing_key(folder: Path, name: str) -> list[Path]:
+    """The key by which other silos know this one: ``NAME.sign``, and its public half for them."""
+    key = Signer.generate()
+    encoding, kind = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    private, public = folder / f"{name}.sign", folder / "known" / f"{name}.pub"
+    public.parent.mkdir(exist_ok=True)
+    _write_private(private, key)
+    _write(public, key.public_key().public_bytes(encoding, kind))
+    return [private, public]
+
+
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
@@ -117,11 +129,11 @@ def _named(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+def _write_private(path: Path, key: ec.EllipticCurvePrivateKey | Signer) -> None:
     content = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.OpenSSH
-        if path.suffix != ".key"
+        if path.suffix not in (".key", ".sign")
         else serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )

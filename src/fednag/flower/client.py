@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
+from fednag.aggregators import Secure
 from fednag.core.executor import Exchange
 from fednag.errors import FednagError
-from fednag.flower import protocol
+from fednag.flower import masked, protocol
 from fednag.flower.protocol import (
     PROTOCOL,
     Refusal,
@@ -26,7 +27,9 @@ from fednag.flower.protocol import (
 )
 from fednag.flower.settings import Deployment, read_run_config
 from fednag.flower.silo import Silo
+from fednag.flower.silo_data import number_of
 from fednag.flower.silo_memory import Memory
+from fednag.simulate.engine import Uploads
 
 Handler = Callable[[Message, Context], Message]
 
@@ -71,6 +74,73 @@ def hello(given: Message, context: Context, about: dict[str, Any]) -> Message:
 def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
     """The silo's side of one exchange."""
     silo, label = _asked(about, context)
+    if isinstance(silo.scheme.aggregator, Secure):
+        raise Refusal("with the aggregator secure, a silo sends masked updates alone")
+    found, said = _trained(silo, context, about, protocol.arrays(given))
+    return answer(given, label, pack(found.wires[0] if found.wires else found.up), said)
+
+
+@app.query("keys")
+@_careful
+def keys(given: Message, context: Context, about: dict[str, Any]) -> Message:
+    """The first step of a secure sum: keys of this sum alone."""
+    deployment, label = _labelled(about, context)
+    signer = masked.signer_of(context.node_config)
+    with masked.seat(deployment, context, about, begins=True) as member:
+        advertised = member.advertise(signer)
+    return answer(given, label, pack({masked.KEYS: masked.blob(advertised)}))
+
+
+@app.query("shares")
+@_careful
+def shares(given: Message, context: Context, about: dict[str, Any]) -> Message:
+    """The second step: shares of this silo's secrets, each sealed for one of the others."""
+    deployment, label = _labelled(about, context)
+    known = masked.known_to(context.node_config, deployment.silos)
+    with masked.seat(deployment, context, about) as member:
+        roster = masked.by_silo(protocol.arrays(given), deployment.silos)
+        seed, sealed = member.share(roster, known)
+    contents = {masked.SEED: masked.blob(seed), masked.SHARES: masked.blob(sealed)}
+    return answer(given, label, pack(contents))
+
+
+@app.train("masked")
+@_careful
+def train_masked(given: Message, context: Context, about: dict[str, Any]) -> Message:
+    """The third step: the silo's side of one exchange, and its update under masks."""
+    silo, label = _asked(about, context)
+    deployment = read_run_config(context.run_config)
+    assert deployment.secure is not None
+    record = dict(protocol.arrays(given))
+    with masked.seat(deployment, context, about) as member:
+        sealed = masked.by_silo(record, deployment.silos)
+        own = ArrayRecord({n: a for n, a in record.items() if not n.startswith(masked.PREFIX)})
+        found, said = _trained(silo, context, about, own)
+        whole = about.get("whole")
+        values = masked.fixed_point(deployment.secure, found.up, silo.samples, whole)
+        content = member.mask(values, sealed)
+    return answer(given, label, pack({masked.MASKED: torch.from_numpy(content)}), said)
+
+
+@app.query("unmask")
+@_careful
+def unmask(given: Message, context: Context, about: dict[str, Any]) -> Message:
+    """The last step: of each silo a share of one secret, with which the sum is unmasked."""
+    deployment, label = _labelled(about, context)
+    record = protocol.arrays(given)
+    with masked.seat(deployment, context, about) as member:
+        named = [
+            masked.silos_of(record[name], deployment.silos) if name in record else []
+            for name in (masked.SURVIVORS, masked.VANISHED)
+        ]
+        revealed = member.unmask(*named)
+    return answer(given, label, pack({masked.SHARES: masked.blob(revealed)}))
+
+
+def _trained(
+    silo: Silo, context: Context, about: dict[str, Any], record: ArrayRecord
+) -> tuple[Uploads, dict[str, float]]:
+    """What a silo makes of an exchange, and what it says of it; its memory is kept."""
     number, place, start, steps, accepted = (
         _whole(about, key) for key in ("round", "stage", "start", "steps", "accepted")
     )
@@ -79,7 +149,7 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
     if steps > silo.most_steps:
         raise Refusal(f"it asks for {steps} iterations, and at most {silo.most_steps} are agreed")
     stage = silo.scheme.stages[place]
-    sent = silo.received(protocol.arrays(given), number, place)
+    sent = silo.received(record, number, place)
     memory = Memory(context.state, context.node_config, str(about.get("token")), silo.fresh())
     mine, lost = memory.after(accepted)
     one = np.zeros(1, dtype=np.int64)
@@ -90,8 +160,7 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
     if not stage.asks:
         memory.keep(number, kept)
     told = {f"{protocol.TOLD}{name}": float(rows[0]) for name, rows in found.told.items()}
-    said = {"seconds": round(seconds, 4), "steps": steps, "memory_lost": int(lost), **told}
-    return answer(given, label, pack(found.wires[0] if found.wires else found.up), said)
+    return found, {"seconds": round(seconds, 4), "steps": steps, "memory_lost": int(lost), **told}
 
 
 @app.evaluate()
@@ -108,6 +177,7 @@ def evaluate(given: Message, context: Context, about: dict[str, Any]) -> Message
 def _agreed(about: dict[str, Any], context: Context) -> Deployment:
     """The deployment, if the server has the same configuration and versions."""
     deployment = read_run_config(context.run_config)
+    masked.check_policy(deployment.scheme.aggregator, context.node_config)
     expect(about, protocol=PROTOCOL)
     expect(about, **compared(deployment.flower.other_versions), digest=deployment.digest)
     return deployment
@@ -120,6 +190,15 @@ def _asked(about: dict[str, Any], context: Context) -> tuple[Silo, dict[str, Any
     expect(about, silo=silo.number)
     label = {"digest": deployment.digest, "silo": silo.number, "samples": silo.samples}
     return silo, {**label, "round": _whole(about, "round")}
+
+
+def _labelled(about: dict[str, Any], context: Context) -> tuple[Deployment, dict[str, Any]]:
+    """The deployment, and the label of an answer for which the silo's data are not looked at."""
+    deployment = _agreed(about, context)
+    number = number_of(context.node_config, deployment.silos)
+    expect(about, silo=number)
+    label = {"digest": deployment.digest, "silo": number, "round": _whole(about, "round")}
+    return deployment, label
 
 
 def _whole(about: dict[str, Any], key: str) -> int:

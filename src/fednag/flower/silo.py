@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -118,11 +119,19 @@ class Silo:
                 self.problem.check_again()
             found = self.engine.uploads(asked, memories, residues)
         if not found.finite.all():
-            raise Refusal("the update is not finite", not_finite=True)
+            raise Refusal(self._unusable(found.up), not_finite=True)
         kept = found.kept.map(lambda rows: rows[0].clone()) if found.kept else own
         if found.left:
             kept = kept.but(**{RESIDUE + name: v for name, v in found.left[0].items()})
         return found, kept, time.monotonic() - began
+
+    def _unusable(self, up: Vectors) -> str:
+        """Why an update is not sent."""
+        largest = max(float(vector.abs().max()) for vector in up.values())
+        if not isfinite(largest):
+            return "the update is not finite"
+        limit = getattr(self.scheme.aggregator, "range", 0.0)
+        return f"the update has a number of {largest:.4g}; raise aggregator.range from {limit:g}"
 
     def _here(self, sent: Vectors) -> Vectors:
         return sent.map(lambda vector: vector.to(self.problem.device))

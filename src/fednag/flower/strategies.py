@@ -38,6 +38,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg as Averaging
 from flwr.serverapp.strategy import Result
 
+from fednag.aggregators import Secure
 from fednag.algorithms import ALGORITHMS
 from fednag.config import check_algorithm, describe
 from fednag.config.own import build_part
@@ -93,11 +94,16 @@ class Method(Averaging, Executor):
         if algorithm.pooled:
             raise FednagError(f"{algorithm!r} is centralised: there is nothing to federate")
         check_algorithm(algorithm)
+        if isinstance(summed := _part("aggregator", aggregator), Secure):
+            raise FednagError(
+                "aggregator: a strategy sees every node's update, so nothing would be secure; use "
+                "`fednag flower` for it"
+            )
         self.algorithm, self.seed, self.max_samples = algorithm, seed, max_samples
         self.scheme = Scheme(
             algorithm,
             uplink=Chain(tuple(_part("uplink", part) for part in uplink)),
-            aggregator=_part("aggregator", aggregator),
+            aggregator=summed,
             schedules=tuple(_part("schedule", part) for part in schedules),
         )
         for place, schedule in enumerate(self.scheme.schedules):

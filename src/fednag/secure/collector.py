@@ -35,9 +35,10 @@ class Collector:
         self._keys[number] = keys
 
     def roster(self) -> dict[int, bytes]:
-        """For step 2: the keys of all who advertised some."""
+        """For step 2: the keys of all who advertised some, those without a signature as long."""
         self.terms.check_enough(len(self._keys), 0)
-        self._roster = in_order(self._keys)
+        longest = max(map(len, self._keys.values()))
+        self._roster = in_order({n: keys.ljust(longest, b"\0") for n, keys in self._keys.items()})
         return self._roster
 
     def shared(self, number: int, commitment: bytes, sealed: bytes) -> None:

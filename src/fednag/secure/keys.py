@@ -56,7 +56,7 @@ def check_signature(known: Known, number: int, given: bytes, context: bytes) -> 
     keys, signature = given[:KEYS], given[KEYS:]
     if number not in known:
         raise FednagError(f"silo {number} is not among the silos whose keys are known here")
-    if len(signature) != SIGNATURE:
+    if len(signature) != SIGNATURE or not any(signature):
         raise FednagError(f"the keys of silo {number} are not signed")
     try:
         known[number].verify(signature, _statement(number, keys, context))

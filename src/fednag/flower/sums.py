@@ -1,0 +1,185 @@
+"""The server's side of secure sums: four steps over the grid, in which it sees no update."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+
+from fednag.aggregators import Secure
+from fednag.core.aggregator import Total
+from fednag.core.executor import Answers, Exchange
+from fednag.core.vectors import Vectors
+from fednag.errors import FednagError
+from fednag.flower import protocol
+from fednag.flower.masked import (
+    KEY_SIZES,
+    KEYS,
+    MASKED,
+    SEED,
+    SHARES,
+    SURVIVORS,
+    VANISHED,
+    bytes_of,
+    context_of,
+    labelled,
+    numbered,
+)
+from fednag.flower.protocol import Refusal
+from fednag.secure.collector import Collector
+from fednag.secure.terms import STEPS, Terms
+from fednag.simulate.secured import as_vectors
+
+if TYPE_CHECKING:
+    from fednag.flower.fleet import Fleet, Replies
+
+KINDS = ("query.keys", "query.shares", "train.masked", "query.unmask")
+Take = Callable[[int, ArrayRecord], None]
+
+
+@dataclass
+class SecureSum:
+    """One exchange whose updates are added up under masks.
+
+    ``about`` is what a silo is told of its task, ``record`` what all of them are sent.
+    """
+
+    fleet: Fleet
+    asked: Exchange
+    aggregator: Secure
+    record: ArrayRecord
+    about: Callable[[int], dict[str, Any]]
+    attempt: str = field(default_factory=lambda: secrets.token_hex(16))
+    missed: set[int] = field(default_factory=set)
+    refused: dict[int, Refusal] = field(default_factory=dict)
+    down: int = 0
+    up: int = 0
+
+    def answers(self, like: Vectors) -> Answers:
+        """The sum of updates ``like`` these; raises FednagError if too few silos go on."""
+        fleet, asked, aggregator = self.fleet, self.asked, self.aggregator
+        like = Vectors(**{name: like[name] for name in sorted(like)})
+        needed = aggregator.needed(fleet.deployment.cohort)
+        about = {**self.about(int(asked.workers[0])), "round": asked.round, "attempt": self.attempt}
+        terms = Terms(context_of(about), needed, aggregator.bits)
+        collector = Collector(terms, sum(map(len, like.values())))
+        with self._told():
+            masked, whole = self._masked(collector)
+        fleet.enter(masked, "ask" if asked.stage.asks else "train", asked.round)
+        everyone = replace(masked, refused=self.refused, missed=tuple(sorted(self.missed)))
+        fleet.check(everyone, asked.round, len(masked.good))
+        if not masked.good:
+            return self._answers(None, ())
+        with self._told():
+            sums = self._unmasked(collector)
+        shares = [aggregator.share(self._weight(silo), whole) for silo in collector.survivors]
+        vectors = as_vectors(torch.from_numpy(sums.astype(np.int64)), like)
+        return self._answers(Total(vectors, sum(shares)), collector.survivors)
+
+    def _masked(self, collector: Collector) -> tuple[Replies, float]:
+        """The first three steps; what came of the third, and what all the dealers weigh."""
+        asked = self.asked.workers.tolist()
+
+        def keys(silo: int, reply: ArrayRecord) -> None:
+            collector.advertised(silo, bytes_of(reply, {KEYS: KEY_SIZES})[0])
+
+        def shares(silo: int, reply: ArrayRecord) -> None:
+            collector.shared(silo, *bytes_of(reply, {SEED: (), SHARES: ()}))
+
+        def masked(silo: int, reply: ArrayRecord) -> None:
+            (content,) = bytes_of(reply, {MASKED: ()})
+            collector.add(silo, np.frombuffer(content, dtype=np.uint8))
+
+        self._step(0, asked, ArrayRecord(), {}, keys)
+        roster = labelled(collector.roster())
+        self._step(1, list(collector.roster()), roster, {}, shares)
+        whole = float(sum(map(self._weight, collector.dealers)))
+
+        def handed(silo: int) -> ArrayRecord:
+            return ArrayRecord({**self.record, **labelled(collector.sealed_for(silo))})
+
+        return self._step(2, collector.dealers, handed, {"whole": whole}, masked), whole
+
+    def _unmasked(self, collector: Collector) -> Any:
+        """The last step: the sum without its masks."""
+        survivors = collector.survivors
+        asked = {SURVIVORS: numbered(survivors), VANISHED: numbered(collector.vanished)}
+
+        def revealed(silo: int, reply: ArrayRecord) -> None:
+            collector.revealed(silo, *bytes_of(reply, {SHARES: ()}))
+
+        self._step(3, survivors, ArrayRecord(asked), {}, revealed)
+        return collector.sum()
+
+    def _step(
+        self,
+        step: int,
+        silos: Collection[int],
+        record: ArrayRecord | Callable[[int], ArrayRecord],
+        more: Mapping[str, Any],
+        take: Take,
+    ) -> Replies:
+        """Ask these silos for a step, and take what they answer, one by one."""
+        fleet, number = self.fleet, self.asked.round
+
+        def about(silo: int) -> dict[str, Any]:
+            return {**self.about(silo), "attempt": self.attempt, **more}
+
+        workers = np.array(sorted(silos), dtype=np.int64)
+        replies = fleet.ask(KINDS[step], workers, number, record, about)
+        good, refused = {}, dict(replies.refused)
+        for silo, reply in replies.good.items():
+            try:
+                take(silo, protocol.arrays(reply))
+                good[silo] = reply
+            except Refusal as refusal:
+                refused[silo] = refusal
+            except FednagError as error:
+                refused[silo] = Refusal(str(error))
+        self.down += replies.down
+        self.up += replies.up
+        found = replace(replies, good=good, refused=refused)
+        if step != 2:
+            fleet.enter(replace(found, good={}), STEPS[step], number)
+        if step != 3:  # whose updates are in the sum has taken part
+            self.missed |= set(found.missed)
+            self.refused |= refused
+        return found
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What is missing for the sum, as a sentence about the round."""
+        try:
+            yield
+        except FednagError as error:
+            raise FednagError(
+                f"round {self.asked.round}: {error} (missed: {_listed(self.missed)}; refused: "
+                f"{_listed(self.refused)}); what was done is saved: see silos.jsonl, and go on "
+                "with flower.resume=true"
+            ) from None
+
+    def _weight(self, silo: int) -> float:
+        return self.aggregator.weight(self.fleet.membership.samples[silo], 0)
+
+    def _answers(self, total: Total | None, survivors: tuple[int, ...]) -> Answers:
+        asks = self.asked.stage.asks
+        accepted = Vectors(accepted=torch.tensor([self.asked.round]))
+        return Answers(
+            total=total,
+            size=sum(self.fleet.membership.samples[silo] for silo in survivors),
+            memories={} if asks else dict.fromkeys(survivors, accepted),
+            refused=tuple(sorted(self.refused)),
+            missed=tuple(sorted(self.missed)),
+            down=self.down,
+            up=self.up,
+        )
+
+
+def _listed(silos: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(silos))) or "none"
