@@ -23,7 +23,12 @@ from safetensors.torch import load_file
 
 from fednag import FednagError, cli
 from fednag.config import parse
-from fednag.flower.certificates import make_authority, make_node_key, make_server
+from fednag.flower.certificates import (
+    make_authority,
+    make_node_key,
+    make_server,
+    make_signing_key,
+)
 from fednag.flower.ledger import read
 from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
@@ -94,6 +99,35 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     assert len(here) == 2, said
     assert not [line for line in said if "turned away" in line or "did not" in line], said
     assert_equals_the_simulator(path, tables, tmp_path / "simulated")
+
+
+@pytest.mark.slow
+def test_real_silos_add_up_under_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps a round between real processes, by silos that know each other: the simulator's
+    bits, and its bytes but for signatures."""
+    monkeypatch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.05")
+    for silo in range(3):
+        make_signing_key(tmp_path, f"silo-{silo}")
+    known = {"known-keys": str(tmp_path / "known")}
+    nodes = [{**known, "signing-key": str(tmp_path / f"silo-{silo}.sign")} for silo in range(3)]
+    raw = {"data": {"name": "digits"}, "model": {"name": "logistic"}, "split": {"workers": 3}}
+    raw |= {"training": {"tau": 5, "iterations": 5, "batch": 32}, "name": "sums"}
+    experiment = parse({**raw, "aggregator": {"kind": "secure", "bits": 40}})
+    tables = run_config(experiment, {"out": str(tmp_path / "runs"), "deadline": 120.0})
+    said: list[str] = []
+    with federation(3, node_configs=nodes) as running:
+        running.submit(tables, said.append)
+        (path,) = [Path(line.split()[1]) for line in said if line.startswith("writing ")]
+        logs = [running.processes.log(f"silo-{n}").read_text() for n in range(3)]
+    twin = simulated(read_run_config(flat(tables)), tmp_path / "simulated")
+    assert twin.folder
+    mine, theirs = (load_file(f / "final.safetensors") for f in (path, twin.folder))
+    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
+    last, other = RunFolder(path).records()[-1], twin.records[-1]
+    signatures = 3 * 64, 3 * 3 * 64  # which the simulator does not count
+    assert last.bytes_up - other.bytes_up == signatures[0]
+    assert last.bytes_down - other.bytes_down == signatures[1]
+    assert all("Traceback" not in log for log in logs), logs
 
 
 def _start_strangers(running: Federation, place: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 import fednag.flower.client as client_module
 import fednag.flower.fleet as fleet_module
@@ -34,7 +34,18 @@ from fednag.flower.settings import read_run_config
 from fednag.flower.silo import Silo
 from fednag.flower.sums import KINDS
 from fednag.simulate.run import Local, simulate
-from flower_kit import altered, config_of, gap, grid_of, node_of, play, silent, simulated, weights
+from flower_kit import (
+    altered,
+    config_of,
+    gap,
+    grid_of,
+    node_of,
+    play,
+    relabel,
+    silent,
+    simulated,
+    weights,
+)
 
 SUMMED = [name for name, cls in ALGORITHMS.items() if not cls.pooled and not cls().channel]
 MADE: dict[str, Silo] = {}
@@ -143,7 +154,7 @@ def test_too_few_silos_is_a_sentence_and_the_round_is_played_again(
         FednagError, match=r"round 2: 2 silos .* needs 3; .*flower.resume=true"
     ) as e:
         play(config, grid)
-    assert ("missed: 0, 1, 3" in str(e.value)) == (step < 3)
+    assert "missed: 0, 1, 3; refused: none" in str(e.value)
     (info,) = [json.loads(path.read_text()) for path in tmp_path.rglob("run.json")]
     assert info["status"] == "interrupted"
     grid.faults.clear()
@@ -455,6 +466,67 @@ def test_silos_refuse_what_would_show_an_update(tmp_path: Path) -> None:
     assert "'masked' of a sum out of turn" in refusals["twice"]
     assert "it has no keys of this sum" in refusals["other"]
     assert run.records[-1].refused == ()  # without silo 4's shares there are enough
+
+
+def asked_otherwise(
+    grid: InProcessGrid, change: Callable[[RecordDict], None], silos: Iterable[int]
+) -> None:
+    """These silos are asked for masked updates in other words than the server's."""
+    original = grid._answered
+
+    def told(message: Message) -> Message | None:
+        about = dict(message.content.config_records[CONFIG])
+        if message.metadata.message_type != KINDS[2] or about["silo"] not in silos:
+            return original(message)
+        content = RecordDict(
+            {
+                CONFIG: ConfigRecord(about),
+                ARRAYS: ArrayRecord(dict(message.content.array_records[ARRAYS])),
+            }
+        )
+        change(content)
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        other = Message(content=content, dst_node_id=node, message_type=kind)
+        other.metadata.__dict__["_message_id"] = message.metadata.message_id
+        return original(other)
+
+    grid._answered = told  # type: ignore[method-assign]
+
+
+def another_model(content: RecordDict) -> None:
+    zeros = protocol.pack({"w": torch.zeros(650, dtype=torch.float64)})
+    content.array_records[ARRAYS]["w"] = zeros["w"]
+
+
+OTHERS: dict[str, Callable[[RecordDict], None]] = {
+    "another model": another_model,
+    "other numbers": relabel(numbers='{"lr": 1e-9}'),
+    "fewer iterations": relabel(steps=1),
+    "another weight": relabel(whole=1e12),
+}
+
+
+@pytest.mark.parametrize("other", [*OTHERS, "nothing else"])
+def test_silos_that_are_told_different_things_give_no_sum(other: str, tmp_path: Path) -> None:
+    """So that a server cannot have all but one send updates that it knows beforehand."""
+    config = secure_config(tmp_path, algorithm__name="fedavg")
+    grid = grid_of(config, SILOS)
+    asked_otherwise(grid, OTHERS.get(other, lambda content: None), [1, 2, 3, 4])
+    if other in OTHERS:
+        with pytest.raises(FednagError, match="the sum of the updates is out of range"):
+            play(config, grid)
+    else:
+        assert play(config, grid).records[-1].refusals == 0
+
+
+def test_a_silo_does_not_stand_by_while_others_train(tmp_path: Path) -> None:
+    config = secure_config(tmp_path, algorithm__name="fedavg")
+    grid = grid_of(config, SILOS)
+    asked_otherwise(grid, relabel(steps=0), SILOS)
+    said: list[str] = []
+    with pytest.raises(FednagError, match="0 of 5 silos gave a usable answer"):
+        play(config, grid, said)
+    assert any("it asks for no iterations" in line for line in said)
 
 
 @pytest.mark.parametrize("whole", [100.0, float("inf"), 7, "much"])

@@ -23,16 +23,17 @@ GRID = 2**52  # shares are multiples of 1 / GRID: so their sums are exact, in an
 
 @dataclass(frozen=True)
 class Secure(Aggregator):
-    """The mean weighted by data size, in whole numbers modulo 2^bits that masks can hide::
+    """The mean weighted by data size, added up under masks: the server sees sums alone::
 
         q_i = round(s p_i up_i),    p_i = D_i / D,    s = 2^(bits - 2) / range
         mean = sum_i q_i / (s sum_i p_i)
 
     Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017).
-    D are the samples of all who take part at first: since the p_i are at most 1 together, sums
-    cannot overflow. The mean is off by at most ``error(n)``. An update with a number beyond
-    ``range`` (either sign) is refused by the worker itself; points are differences from what was
-    sent. More than the share ``threshold`` of a round's workers must go on to its end.
+    The q_i are added up modulo 2^bits. D are the samples of all who take part at first: the p_i are
+    at most 1 together, so that sums cannot overflow. The mean is off by at most ``error(n)``. An
+    update with a number beyond ``range`` (either sign) is refused by the worker itself; points are
+    differences from what was sent. More than the share ``threshold`` of a round's workers must go
+    on to its end.
 
     In the simulator the sum is computed as it is, and the bytes of the protocol are counted; with
     ``masked`` the protocol itself is run, and the share ``dropouts`` of the workers vanish in the

@@ -112,13 +112,17 @@ def train_masked(given: Message, context: Context, about: dict[str, Any]) -> Mes
     deployment = read_run_config(context.run_config)
     assert deployment.secure is not None
     record = dict(protocol.arrays(given))
+    if not about.get("steps") and not silo.scheme.stages[_stage(about, silo)].asks:
+        raise Refusal("it asks for no iterations; beside such updates, others could be seen")
     with masked.seat(deployment, context, about) as member:
         sealed = masked.by_silo(record, deployment.silos)
         own = ArrayRecord({n: a for n, a in record.items() if not n.startswith(masked.PREFIX)})
         found, said = _trained(silo, context, about, own)
         whole = about.get("whole")
         values = masked.fixed_point(deployment.secure, found.up, silo.samples, whole)
-        content = member.mask(values, sealed)
+        steps = about["steps"] if silo.same_steps else 0
+        sent_alike = masked.alike(own, about.get("numbers"), whole, steps)
+        content = member.mask(values, sealed, sent_alike)
     return answer(given, label, pack({masked.MASKED: torch.from_numpy(content)}), said)
 
 
@@ -141,11 +145,10 @@ def _trained(
     silo: Silo, context: Context, about: dict[str, Any], record: ArrayRecord
 ) -> tuple[Uploads, dict[str, float]]:
     """What a silo makes of an exchange, and what it says of it; its memory is kept."""
-    number, place, start, steps, accepted = (
-        _whole(about, key) for key in ("round", "stage", "start", "steps", "accepted")
+    place = _stage(about, silo)
+    number, start, steps, accepted = (
+        _whole(about, key) for key in ("round", "start", "steps", "accepted")
     )
-    if place >= len(silo.scheme.stages):
-        raise Refusal(f"its stage is {place}, and a round has {len(silo.scheme.stages)}")
     if steps > silo.most_steps:
         raise Refusal(f"it asks for {steps} iterations, and at most {silo.most_steps} are agreed")
     stage = silo.scheme.stages[place]
@@ -199,6 +202,13 @@ def _labelled(about: dict[str, Any], context: Context) -> tuple[Deployment, dict
     expect(about, silo=number)
     label = {"digest": deployment.digest, "silo": number, "round": _whole(about, "round")}
     return deployment, label
+
+
+def _stage(about: dict[str, Any], silo: Silo) -> int:
+    place = _whole(about, "stage")
+    if place >= len(silo.scheme.stages):
+        raise Refusal(f"its stage is {place}, and a round has {len(silo.scheme.stages)}")
+    return place
 
 
 def _whole(about: dict[str, Any], key: str) -> int:

@@ -7,6 +7,7 @@ the server has no part in.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,15 @@ def context_of(about: Mapping[str, Any]) -> bytes:
     """What keys of one sum are bound to: the run, the round, the stage and the attempt."""
     names = ("token", "round", "stage", "attempt")
     return "\0".join(str(about.get(name)) for name in names).encode()
+
+
+def alike(record: Mapping[str, Array], *numbers: object) -> bytes:
+    """A digest of what all silos of a sum are sent: vectors, and numbers."""
+    found = hashlib.sha256(repr(numbers).encode())
+    for name in sorted(record):
+        content = hashlib.sha256(record[name].data).digest()
+        found.update(f"{name} {record[name].dtype} ".encode() + content)
+    return found.digest()
 
 
 def check_policy(aggregator: Aggregator, node_config: Mapping[str, Any]) -> None:

@@ -82,11 +82,15 @@ class Silo:
         return decoded(self.scheme.downlink, record, self.like(self.sent(place)), *key)
 
     @property
+    def same_steps(self) -> bool:
+        """All silos of a round do the same number of local iterations."""
+        return isinstance(self.scheme.controller, Constant)
+
+    @property
     def most_steps(self) -> int:
         """Local iterations a server may ask for: tau, unless a controller decides."""
         training = self.experiment.training
-        plain = isinstance(self.scheme.controller, Constant)
-        return training.tau if plain else training.iterations
+        return training.tau if self.same_steps else training.iterations
 
     def sent(self, place: int) -> tuple[str, ...]:
         """The vectors that come down in a stage."""

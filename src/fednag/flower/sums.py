@@ -13,6 +13,7 @@ import torch
 from flwr.app import ArrayRecord
 
 from fednag.aggregators import Secure
+from fednag.controllers import Constant
 from fednag.core.aggregator import Total
 from fednag.core.executor import Answers, Exchange
 from fednag.core.vectors import Vectors
@@ -26,6 +27,7 @@ from fednag.flower.masked import (
     SHARES,
     SURVIVORS,
     VANISHED,
+    alike,
     bytes_of,
     context_of,
     labelled,
@@ -56,6 +58,7 @@ class SecureSum:
     record: ArrayRecord
     about: Callable[[int], dict[str, Any]]
     attempt: str = field(default_factory=lambda: secrets.token_hex(16))
+    lost: list[Replies] = field(default_factory=list)  # in each step
     missed: set[int] = field(default_factory=set)
     refused: dict[int, Refusal] = field(default_factory=dict)
     down: int = 0
@@ -77,7 +80,7 @@ class SecureSum:
         if not masked.good:
             return self._answers(None, ())
         with self._told():
-            sums = self._unmasked(collector)
+            sums = self._unmasked(collector, self._alike(whole))
         shares = [aggregator.share(self._weight(silo), whole) for silo in collector.survivors]
         vectors = as_vectors(torch.from_numpy(sums.astype(np.int64)), like)
         return self._answers(Total(vectors, sum(shares)), collector.survivors)
@@ -106,7 +109,14 @@ class SecureSum:
 
         return self._step(2, collector.dealers, handed, {"whole": whole}, masked), whole
 
-    def _unmasked(self, collector: Collector) -> Any:
+    def _alike(self, whole: float) -> bytes:
+        """What masks are bound to, as the silos find it in what they were sent."""
+        same = isinstance(self.fleet.plan.scheme.controller, Constant)
+        steps = int(self.asked.steps[0]) if same else 0
+        numbers = self.about(int(self.asked.workers[0]))["numbers"]
+        return alike(self.record, numbers, whole, steps)
+
+    def _unmasked(self, collector: Collector, sent: bytes) -> Any:
         """The last step: the sum without its masks."""
         survivors = collector.survivors
         asked = {SURVIVORS: numbered(survivors), VANISHED: numbered(collector.vanished)}
@@ -115,7 +125,7 @@ class SecureSum:
             collector.revealed(silo, *bytes_of(reply, {SHARES: ()}))
 
         self._step(3, survivors, ArrayRecord(asked), {}, revealed)
-        return collector.sum()
+        return collector.sum(sent)
 
     def _step(
         self,
@@ -145,6 +155,7 @@ class SecureSum:
         self.down += replies.down
         self.up += replies.up
         found = replace(replies, good=good, refused=refused)
+        self.lost.append(found)
         if step != 2:
             fleet.enter(replace(found, good={}), STEPS[step], number)
         if step != 3:  # whose updates are in the sum has taken part
@@ -158,10 +169,12 @@ class SecureSum:
         try:
             yield
         except FednagError as error:
+            missed = {silo for replies in self.lost for silo in replies.missed}
+            refused = {silo for replies in self.lost for silo in replies.refused}
             raise FednagError(
-                f"round {self.asked.round}: {error} (missed: {_listed(self.missed)}; refused: "
-                f"{_listed(self.refused)}); what was done is saved: see silos.jsonl, and go on "
-                "with flower.resume=true"
+                f"round {self.asked.round}: {error} (missed: {_listed(missed)}; refused: "
+                f"{_listed(refused)}); what was done is saved: see silos.jsonl, and go on with "
+                "flower.resume=true"
             ) from None
 
     def _weight(self, silo: int) -> float:

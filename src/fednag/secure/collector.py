@@ -89,8 +89,11 @@ class Collector:
         found = (int.from_bytes(share, "little") for share in _cut(shares, SHARE))
         self._revealed[number] = dict(zip(members, found, strict=True))
 
-    def sum(self) -> Integers:
-        """The sum of the survivors' vectors, modulo 2^bits in the lowest bits of each number."""
+    def sum(self, alike: bytes = b"") -> Integers:
+        """The sum of the survivors' vectors, modulo 2^bits in the lowest bits of each number.
+
+        ``alike`` is what the members were given by that name.
+        """
         context, total = self.terms.context, self._total.copy()
         streams = []
         for silo in self.survivors:
@@ -102,9 +105,10 @@ class Collector:
             masking = self._secret(silo)
             if public(masking) != self._roster[silo][KEY:KEYS]:
                 raise self._wrong(silo)
+            keys = {one: self._roster[one][KEY:KEYS] for one in self.survivors}
             streams += [
-                (mask_key(masking, self._roster[one][KEY:KEYS], context), not is_added(one, silo))
-                for one in self.survivors
+                (mask_key(masking, key, context + alike), not is_added(one, silo))
+                for one, key in keys.items()
             ]
         add_streams(total, streams)
         return total

@@ -78,8 +78,15 @@ class Member:
                 sealed += self._cipher(number, self.number, number).encrypt(NONCE, plain, None)
         return derived(self._seed, "commitment", self.terms.context), sealed
 
-    def mask(self, values: Integers, sealed: Mapping[int, bytes]) -> NDArray[np.uint8]:
-        """Step 3: the masked vector; ``sealed`` are the shares of those who dealt some."""
+    def mask(
+        self, values: Integers, sealed: Mapping[int, bytes], alike: bytes = b""
+    ) -> NDArray[np.uint8]:
+        """Step 3: the masked vector; ``sealed`` are the shares of those who dealt some.
+
+        ``alike`` is a digest of what all silos were sent. Masks of silos that were sent different
+        things do not cancel, so a server learns nothing by telling silos apart in that way
+        (Pasquini et al., "Eluding Secure Aggregation in Federated Learning", 2022).
+        """
         self._begin(2)
         others = set(sealed)
         if not others < set(self._roster) or self.number in others:
@@ -90,8 +97,10 @@ class Member:
         self._sealed = in_order(sealed)
         masked = values.copy()
         context = self.terms.context
+        keys = {other: self._roster[other][KEY:KEYS] for other in sorted(others)}
         streams = [
-            (self._mask_key(other), is_added(self.number, other)) for other in sorted(others)
+            (mask_key(self._masking, key, context + alike), is_added(self.number, other))
+            for other, key in keys.items()
         ]
         add_streams(masked, [(derived(self._seed, "self", context), True), *streams])
         return packed(masked, self.terms.bits)
@@ -178,9 +187,6 @@ class Member:
         common = agreed(self._sealing, self._roster[other][:KEY])
         way = sender.to_bytes(8, "little") + receiver.to_bytes(8, "little")
         return ChaCha20Poly1305(derived(common, "shares", self.terms.context + way))
-
-    def _mask_key(self, other: int) -> bytes:
-        return mask_key(self._masking, self._roster[other][KEY:KEYS], self.terms.context)
 
     def _opened(self, sender: int) -> bytes:
         try:
