@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fednag import FednagError
 from fednag.secure import shamir
 from fednag.secure.collector import Collector
-from fednag.secure.keys import agreed, derived, public
+from fednag.secure.keys import agreed, derived, mask_key, public
 from fednag.secure.masks import add_streams, integers, packed, unpacked
 from fednag.secure.member import NONCE, Member
 from fednag.secure.rehearsal import rehearse
@@ -208,6 +208,26 @@ def test_masked_vectors_are_uniform_whatever_is_in_them() -> None:
     # The same test finds what is not masked.
     counts = np.bincount(values[0].view(np.uint8), minlength=256)
     assert ((counts - expected) ** 2 / expected).sum() > 10**6
+
+
+@pytest.mark.parametrize("taken_off", ["own", "common"])
+def test_either_mask_alone_hides_an_update(taken_off: str) -> None:
+    """Who was taken for vanished and comes late has its own mask left; a survivor the others."""
+    values = {silo: np.arange(9000, dtype="<u4") for silo in range(3)}
+    terms, members, collector = begun(values)
+    masked = unpacked(members[0].mask(values[0], collector.sealed_for(0)), terms.bits)
+    own = derived(members[0]._seed, "self", terms.context)
+    common = [
+        mask_key(members[0]._masking, collector.roster()[other][KEY:KEYS], terms.context)
+        for other in (1, 2)
+    ]
+    streams = {"own": [(own, False)], "common": [(key, False) for key in common]}
+    add_streams(masked, streams.pop(taken_off))
+    counts = np.bincount(masked.view(np.uint8), minlength=256)
+    expected = masked.nbytes / 256
+    assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * 22.6
+    add_streams(masked, streams.popitem()[1])
+    assert np.array_equal(masked, values[0])
 
 
 def masked_of(values: Mapping[int, Any]) -> dict[int, Any]:
