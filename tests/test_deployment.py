@@ -23,18 +23,16 @@ from safetensors.torch import load_file
 
 from fednag import FednagError, cli
 from fednag.config import parse
-from fednag.flower.certificates import (
-    make_authority,
-    make_node_key,
-    make_server,
-    make_signing_key,
-)
-from fednag.flower.ledger import read
+from fednag.flower.certificates import make_authority, make_node_key, make_server
 from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
 from fednag.flower.project import flat, run_config
 from fednag.flower.settings import read_run_config
+from fednag.flower.signing import is_signed, make_key
+from fednag.flower.silo_log import read
+from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
+from fednag.runs.ledger import verify
 from flower_kit import simulated
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
@@ -85,6 +83,9 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     SCAFFOLD, so that what silos keep between rounds is part of it, and other parts than the usual.
     """
     memories = [{"memory-folder": str(tmp_path / f"memory-{silo}")} for silo in range(2)]
+    for silo, config in enumerate(memories):
+        config["ledger-key"] = str(tmp_path / f"ledger-{silo}.key")
+        make_key(Path(config["ledger-key"]))
     with federation(2, tls=True, node_configs=memories) as running:
         _start_strangers(running, tmp_path)
         said: list[str] = []
@@ -99,6 +100,9 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     assert len(here) == 2, said
     assert not [line for line in said if "turned away" in line or "did not" in line], said
     assert_equals_the_simulator(path, tables, tmp_path / "simulated")
+    found = verify(RunFolder(path), is_signed)
+    assert (found.fault, found.signed) == (None, 4)
+    assert audit(RunFolder(path)).difference is None
 
 
 @pytest.mark.slow
@@ -106,10 +110,10 @@ def test_real_silos_add_up_under_masks(tmp_path: Path, monkeypatch: pytest.Monke
     """Four steps a round between real processes, by silos that know each other: the simulator's
     bits, and its bytes but for signatures."""
     monkeypatch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.05")
-    for silo in range(3):
-        make_signing_key(tmp_path, f"silo-{silo}")
-    known = {"known-keys": str(tmp_path / "known")}
-    nodes = [{**known, "signing-key": str(tmp_path / f"silo-{silo}.sign")} for silo in range(3)]
+    keys = [tmp_path / f"silo-{silo}" for silo in range(3)]
+    for key in keys:
+        make_key(key)
+    nodes = [{"known-keys": str(tmp_path), "ledger-key": str(key)} for key in keys]
     raw = {"data": {"name": "digits"}, "model": {"name": "logistic"}, "split": {"workers": 3}}
     raw |= {"training": {"tau": 5, "iterations": 5, "batch": 32}, "name": "sums"}
     experiment = parse({**raw, "aggregator": {"kind": "secure", "bits": 40}})

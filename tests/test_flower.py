@@ -28,11 +28,11 @@ from fednag.core.executor import Answers, Exchange
 from fednag.core.keys import Draws
 from fednag.flower import protocol
 from fednag.flower.inprocess import InProcessGrid
-from fednag.flower.ledger import read
 from fednag.flower.protocol import ARRAYS
 from fednag.flower.server import plan_of
 from fednag.flower.settings import read_run_config
 from fednag.flower.silo import Silo
+from fednag.flower.silo_log import read
 from fednag.runs.outcome import Outcome
 from fednag.simulate.run import Local, simulate
 from flower_kit import (

@@ -25,14 +25,17 @@ from fednag.aggregators import Secure
 from fednag.core.executor import Answers, Exchange
 from fednag.core.keys import Draws
 from fednag.flower import masked, protocol, strategies
-from fednag.flower.certificates import make_signing_key
 from fednag.flower.inprocess import InProcessGrid
-from fednag.flower.ledger import read
 from fednag.flower.protocol import ARRAYS, CONFIG, nbytes
 from fednag.flower.server import plan_of
 from fednag.flower.settings import read_run_config
+from fednag.flower.signing import is_signed, make_key
 from fednag.flower.silo import Silo
+from fednag.flower.silo_log import read
 from fednag.flower.sums import KINDS
+from fednag.runs.audit import audit
+from fednag.runs.folder import RunFolder
+from fednag.runs.ledger import verify
 from fednag.simulate.run import Local, simulate
 from flower_kit import (
     altered,
@@ -98,10 +101,8 @@ def test_every_method_is_the_simulators_to_the_bit(name: str, tmp_path: Path) ->
 # Silos that vanish
 
 
-def by_hand(
-    config: dict[str, Any], out: Path, number: int, lost: Iterable[int], dealt: bool
-) -> torch.Tensor:
-    """The simulator's threads, without some workers in one round; they dealt shares, or did not."""
+def by_hand(config: dict[str, Any], number: int, lost: Iterable[int]) -> torch.Tensor:
+    """The simulator's threads, without some workers in one round."""
     plan = plan_of(read_run_config(config))[1]
 
     class Without(Local):
@@ -113,10 +114,9 @@ def by_hand(
             def exchange(asked: Exchange, *rest: Any) -> Answers:
                 if asked.round != number:
                     return everyone(asked, *rest)
-                whole = self.engine.whole(asked)
-                rest_of = asked.among(~np.isin(asked.workers, list(lost)))
-                rest_of = replace(rest_of, whole=whole if dealt else 0.0)
-                return replace(everyone(rest_of, *rest), missed=tuple(lost))
+                others = asked.among(~np.isin(asked.workers, list(lost)))
+                others = replace(others, whole=self.engine.whole(asked))
+                return replace(everyone(others, *rest), missed=tuple(lost))
 
             self.engine.exchange = exchange  # type: ignore[method-assign]
 
@@ -133,7 +133,7 @@ def test_any_n_minus_t_silos_may_vanish_at_any_step(step: int, tmp_path: Path) -
         run = play(config, grid_of(config, SILOS, faults))
         missed = lost if step < 3 else ()
         assert [r.missed for r in run.records] == [(), missed, ()]
-        wanted = by_hand(config, tmp_path, 1, missed, dealt=step == 2)
+        wanted = by_hand(config, 1, missed)
         assert torch.equal(weights(run), wanted.to(weights(run)))
         phases = {0: "keys", 1: "shares", 2: "train", 3: "unmask"}
         assert run.folder
@@ -150,9 +150,7 @@ def test_too_few_silos_is_a_sentence_and_the_round_is_played_again(
     """With fresh keys, to the bits of a run that nothing happened to."""
     config = secure_config(tmp_path, flower__quorum=1)
     grid = grid_of(config, SILOS, dict.fromkeys((0, 1, 3), silent(KINDS[step], [2])))
-    with pytest.raises(
-        FednagError, match=r"round 2: 2 silos .* needs 3; .*flower.resume=true"
-    ) as e:
+    with pytest.raises(FednagError, match=r"round 2: 2 silos .* needs 3 .*flower.resume=true") as e:
         play(config, grid)
     assert "missed: 0, 1, 3; refused: none" in str(e.value)
     (info,) = [json.loads(path.read_text()) for path in tmp_path.rglob("run.json")]
@@ -358,7 +356,7 @@ def test_an_update_that_is_not_finite_stays_where_it_is(
     monkeypatch.setattr(Silo, "exchange", ill)
     run = play(config, grid_of(config, SILOS))
     assert [r.refused for r in run.records] == [(), (), (2,)]
-    wanted = by_hand(config, tmp_path, 2, [2], dealt=True)
+    wanted = by_hand(config, 2, [2])
     assert torch.equal(weights(run), wanted.to(weights(run)))
 
 
@@ -400,7 +398,7 @@ def test_a_message_that_lies_is_refused_and_named(lie: str, tmp_path: Path) -> N
     config = secure_config(tmp_path)
     run = play(config, grid_of(config, SILOS, {1: altered(change, kind, [2])}))
     assert [r.refused for r in run.records] == [(), (), (1,)]
-    wanted = by_hand(config, tmp_path, 2, [1], dealt=kind == KINDS[2])
+    wanted = by_hand(config, 2, [1])
     assert torch.equal(weights(run), wanted.to(weights(run)))
     assert run.folder
     (line,) = [x for x in read(run.folder / "silos.jsonl") if x["status"] != "ok"]
@@ -559,12 +557,14 @@ def test_what_is_handed_on_is_checked(case: str) -> None:
 
 def nodes(config: dict[str, Any], folder: Path, signers: Iterable[int] = SILOS) -> InProcessGrid:
     """Silos that know each other by keys; those not among the signers have none of their own."""
+    (folder / "known").mkdir(exist_ok=True)
     for silo in SILOS:
-        if not (folder / f"silo-{silo}.sign").exists():
-            make_signing_key(folder, f"silo-{silo}")
+        if not (folder / f"silo-{silo}").exists():
+            make_key(folder / f"silo-{silo}")
+            (folder / f"silo-{silo}.pub").rename(folder / "known" / f"silo-{silo}.pub")
     grid = InProcessGrid(client_module.app, config, [])
     for silo in SILOS:
-        own = {"signing-key": str(folder / f"silo-{silo}.sign")} if silo in signers else {}
+        own = {"ledger-key": str(folder / f"silo-{silo}")} if silo in signers else {}
         grid.join({"partition-id": silo, "known-keys": str(folder / "known"), **own})
     return grid
 
@@ -616,18 +616,63 @@ def test_a_silo_may_insist_on_sums(policy: dict[str, Any], tmp_path: Path) -> No
 
 
 def test_keys_that_cannot_be_used_are_told(tmp_path: Path) -> None:
-    from fednag.flower.certificates import make_node_key
-
-    make_node_key(tmp_path / "silo-0")
     (tmp_path / "silo-1.pub").write_text("no key")
-    for path, why in (
-        (tmp_path / "none", "cannot be read"),
-        (tmp_path / "silo-1.pub", "cannot be"),
-    ):
-        with pytest.raises(FednagError, match=why):
-            masked.signer_of({"signing-key": str(path)})
-    with pytest.raises(FednagError, match=r"silo-0.pub: cannot be read|is no public key"):
-        masked.known_to({"known-keys": str(tmp_path)}, 1)
+    with pytest.raises(FednagError, match=r"silo-1.pub: is no public key"):
+        masked.known_to({"known-keys": str(tmp_path)}, 3)
+    assert masked.known_to({}, 3) is None
+
+
+# The ledger
+
+
+def test_the_ledger_has_what_travelled_and_the_sums_are_audited(tmp_path: Path) -> None:
+    """Digests of masked updates, signed; sums and models are those of the run played again."""
+    config = secure_config(tmp_path / "runs", algorithm__name="mime", rounds=3)
+    grid = nodes(config, tmp_path)
+    lost = {0: (KINDS[0], [1]), 1: (KINDS[2], [2]), 4: (KINDS[3], [3])}
+    for silo, when in lost.items():
+        grid.faults[node_of(grid, silo)] = silent(*when)
+    run = play(config, grid)
+    assert run.folder
+    folder = RunFolder(run.folder)
+    found = verify(folder, is_signed)
+    uploads = [entry for entry in found.entries if entry["kind"] == "upload"]
+    missed = [(e["round"], e["worker"]) for e in uploads if e["status"] == "missed"]
+    assert missed == [(1, 0), (1, 0), (2, 1), (2, 1)]
+    assert (found.fault, found.signed) == (None, len(uploads) - len(missed))
+    ups = [entry["up"] for entry in uploads if entry["status"] == "used"]
+    assert len(set(ups)) == len(ups) == 2 * 15 - 4
+    audited = audit(folder)
+    assert (audited.rounds, audited.difference) == (3, None)
+
+
+def test_an_audit_finds_that_a_sum_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose update it was, nobody can say."""
+    original = Silo.exchange
+
+    def lying(self: Silo, asked: Exchange, *rest: Any) -> Any:
+        found, *more = original(self, asked, *rest)
+        if self.number == 2 and asked.round == 2:
+            found = replace(found, up=found.up.map(lambda vector: 2 * vector))
+        return found, *more
+
+    monkeypatch.setattr(Silo, "exchange", lying)
+    config = secure_config(tmp_path)
+    run = play(config, grid_of(config, SILOS))
+    assert run.folder
+    assert str(audit(RunFolder(run.folder)).difference) == "round 2: the aggregate is another"
+
+
+def test_a_silo_whose_signature_is_not_its_own_is_left_out(tmp_path: Path) -> None:
+    config = secure_config(tmp_path / "runs")
+    grid = nodes(config, tmp_path)
+    grid.faults[node_of(grid, 3)] = altered(relabel(signature="00" * 64), KINDS[2], [2])
+    run = play(config, grid)
+    assert [r.refused for r in run.records] == [(), (), (3,)]
+    wanted = by_hand(config, 2, [3])
+    assert torch.equal(weights(run), wanted.to(weights(run)))
 
 
 def test_strategies_and_settings_refuse_in_a_sentence(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from flwr.common.config import flatten_dict
 
 from fednag import FednagError, cli
 from fednag.config import Experiment, parse
-from fednag.flower.ledger import Ledger, entry, read
 from fednag.flower.project import flat, run_config, write_app
 from fednag.flower.settings import Flower, read_run_config
 from fednag.flower.silo_data import held_by
+from fednag.flower.silo_log import SiloLog, entry, read
 from flower_kit import config_of
 
 PRIVATE = {
@@ -159,14 +159,14 @@ def test_wrong_data_is_a_sentence(
     assert why in str(raised.value)
 
 
-def test_the_ledger_forgets_what_is_played_again(tmp_path: Path) -> None:
-    ledger = Ledger()
-    ledger.open(tmp_path)
+def test_the_log_forgets_what_is_played_again(tmp_path: Path) -> None:
+    log = SiloLog()
+    log.open(tmp_path)
     for number in (1, 2, 3):
-        ledger.write(number, [entry(0, "train", "ok", why=None)])
+        log.write(number, [entry(0, "train", "ok", why=None)])
     with (tmp_path / "silos.jsonl").open("a") as file:
         file.write('{"round": 4, "si')  # a crash
-    again = Ledger()
+    again = SiloLog()
     again.open(tmp_path)
     again.write(3, [entry(0, "train", "missed")])
     again.write(4, [entry(1, "train", "ok")])
@@ -185,7 +185,7 @@ def test_the_ledger_forgets_what_is_played_again(tmp_path: Path) -> None:
         ("up --data x-{silo}", "flower.shape"),
         ("up missing.toml", "missing.toml: cannot be read"),
         ("init . nothing.toml", "nothing.toml: cannot be read"),
-        ("keys k", "--host, --silo, --sign: say what to make"),
+        ("keys k", "--host, --silo: say what to make"),
         ("keys k --silo ../x", "--silo ../x: use letters"),
     ],
 )

@@ -438,7 +438,7 @@ def tricked(signers: Mapping[int, Ed25519PrivateKey] | None = None) -> Any:
     secret = np.arange(5, dtype="<u4")
     victim = Member(terms, 0)
     fakes = {silo: (bytes([silo]) * KEY, bytes([silo + 9]) * KEY) for silo in (1, 2)}
-    own = victim.advertise(signers[0] if signers else None)
+    own = victim.advertise(signers[0].sign if signers else None)
     roster = {silo: public(a) + public(b) for silo, (a, b) in fakes.items()} | {0: own}
     _, sealed = victim.share(roster, known)
     masked = unpacked(victim.mask(secret, {1: bytes(SEALED), 2: bytes(SEALED)}), 32)
@@ -473,7 +473,7 @@ def test_a_signature_is_of_one_silo_in_one_sum() -> None:
 
     def advertised(context: bytes) -> tuple[dict[int, Member], dict[int, bytes]]:
         members = {silo: Member(Terms(context, 2, 32), silo) for silo in range(3)}
-        return members, {silo: m.advertise(signers[silo]) for silo, m in members.items()}
+        return members, {silo: m.advertise(signers[silo].sign) for silo, m in members.items()}
 
     members, roster = advertised(b"this")
     _, before = advertised(b"the one before")

@@ -29,7 +29,7 @@ class Secure(Aggregator):
         mean = sum_i q_i / (s sum_i p_i)
 
     Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017).
-    The q_i are added up modulo 2^bits. D are the samples of all who take part at first: the p_i are
+    The q_i are added up modulo 2^bits. D are the samples of all who are asked: the p_i are
     at most 1 together, so that sums cannot overflow. The mean is off by at most ``error(n)``. An
     update with a number beyond ``range`` (either sign) is refused by the worker itself; points are
     differences from what was sent. More than the share ``threshold`` of a round's workers must go
@@ -87,13 +87,12 @@ class Secure(Aggregator):
         """How many of a round's workers must go on to its end."""
         if not FEWEST <= workers <= 2 ** (self.bits - 3):
             raise FednagError(
-                f"aggregator.kind: secure adds up the updates of {FEWEST} to "
-                f"{2 ** (self.bits - 3)} workers a round, and here are {workers}; "
-                + (
-                    "of a sum of two, each could tell the other's"
-                    if workers < FEWEST
-                    else "raise aggregator.bits"
-                )
+                "aggregator.kind",
+                f"secure adds up the updates of {FEWEST} to {2 ** (self.bits - 3)} workers a "
+                f"round, and here are {workers}",
+                "raise aggregator.bits"
+                if workers > FEWEST
+                else "of a sum of two, each could tell the other's update",
             )
         return threshold_of(workers, self.threshold)
 
@@ -101,14 +100,16 @@ class Secure(Aggregator):
         """Raise FednagError for parts that send what cannot be added up, or sends it by itself."""
         if self.dropouts and not self.masked:
             raise FednagError(
-                "aggregator.dropouts: workers vanish only from the protocol; set "
-                "aggregator.masked=true too"
+                "aggregator.dropouts",
+                "workers vanish only from the protocol",
+                "set aggregator.masked=true too",
             )
         if controller.observes:
             raise FednagError(
-                f"controller.kind: {type(controller).__name__} has each worker report numbers of "
-                "its own, and with the aggregator secure the server sees sums alone; use another "
-                "controller or aggregator"
+                "controller.kind",
+                f"{type(controller).__name__} has each worker report numbers of its own, and with "
+                "the aggregator secure the server sees sums alone",
+                "use another controller or aggregator",
             )
         like = Vectors(**{name: torch.zeros(16) for name in algorithm.stages[-1].up})
         own = len(algorithm.channel)
@@ -117,9 +118,10 @@ class Secure(Aggregator):
                 continue
             field = "algorithm.name" if place < own else f"uplink.{place - own}.kind"
             raise FednagError(
-                f"{field}: {type(part).__name__} encodes what is sent, and with the aggregator "
-                "secure only numbers can be added up under their masks; leave it out (clip and "
-                "noise may stay)"
+                field,
+                f"{type(part).__name__} encodes what is sent, and with the aggregator secure only "
+                "numbers can be added up under their masks",
+                "leave it out (clip and noise may stay)",
             )
 
     def _signed(self, sums: Tensor) -> Tensor:
@@ -130,8 +132,10 @@ class Secure(Aggregator):
         # A quarter more than the largest sum there can be: of roundings there are not so many.
         if bool((sums.double().abs() > 1.25 * 2 ** (self.bits - 2)).any()):
             raise FednagError(
-                "aggregator: the sum of the updates is out of range, so one of the silos has sent "
-                "what is no masked update; find out which, and leave it out"
+                "aggregator",
+                "the sum of the updates is out of range, so one of the silos has sent what is no "
+                "masked update, or was sent something else than the others",
+                "find out which, and leave it out",
             )
         return sums.double()
 

@@ -97,13 +97,15 @@ def up(
     from fednag.flower.settings import read_run_config
 
     if simulation and (tls or data):
-        raise FednagError("--simulation: it has no silos of its own; leave out --tls and --data")
+        raise FednagError(
+            "--simulation", "it has no silos of its own", "leave out --tls and --data"
+        )
     if simulation and find_spec("ray") is None:
         raise not_installed("--simulation: Ray", "simulation")
     own = {"out": str(usable(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
     tables = _tables(experiment, silos, set_, own, bool(data))
     deployment = read_run_config(flat(tables))
-    nodes = _nodes(deployment.silos, data, out)
+    nodes = [] if simulation else _nodes(deployment.silos, data, out)
     terminal = beside(json)
     kind = "encrypted, with keys" if tls else "not encrypted; loopback only"
     kind = "simulated by Ray" if simulation else kind
@@ -138,26 +140,17 @@ def keys(
     silo: Annotated[
         list[str], typer.Option(help="Make a silo's key, e.g. silo-0 (repeatable).")
     ] = [],  # noqa: B006
-    sign: Annotated[
-        list[str],
-        typer.Option(help="Make a key by which silos know each other, e.g. silo-0 (repeatable)."),
-    ] = [],  # noqa: B006
     json: Json = False,
 ) -> None:
-    """Make a CA and the server's certificate (--host), and keys for silos (--silo, --sign).
+    """Make a CA and the server's certificate (--host), and keys for silos (--silo).
 
     Example: fednag flower keys secrets --host fl.example.org --silo silo-0 --silo silo-1
     """
     _installed()
-    from fednag.flower.certificates import (
-        make_authority,
-        make_node_key,
-        make_server,
-        make_signing_key,
-    )
+    from fednag.flower.certificates import make_authority, make_node_key, make_server
 
-    if not (host or silo or sign):
-        raise FednagError("--host, --silo, --sign: say what to make, e.g. --host fl.example.org")
+    if not host and not silo:
+        raise FednagError("--host, --silo", remedy="say what to make, e.g. --host fl.example.org")
     output(folder)
     folder.chmod(0o700)
     made = []
@@ -167,13 +160,10 @@ def keys(
             made += ["ca.key", "ca.crt"]
         make_server(folder, host)
         made += ["server.key", "server.crt"]
-    for option, name in [*(("--silo", n) for n in silo), *(("--sign", n) for n in sign)]:
+    for name in silo:
         if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise FednagError(f"{option} {name}: use letters, digits, '.', '_' and '-'")
-        if option == "--sign":
-            made += [str(p.relative_to(folder)) for p in make_signing_key(folder, name)]
-        else:
-            made += [name, make_node_key(folder / name).name]
+            raise FednagError("--silo", remedy="use letters, digits, '.', '_' and '-'", given=name)
+        made += [name, make_node_key(folder / name).name]
     files = [str(folder / name) for name in made]
     if json:
         print_json({"files": files})
@@ -206,17 +196,23 @@ def _tables(
     if silos is not None or not raw.get("split", {}).get("workers"):
         raw["split"] = {**raw.get("split", {}), "workers": 3 if silos is None else silos}
     source = str(path or "flower")
-    with blaming(dict.fromkeys(fields, "--set"), source):
+    with blaming(dict.fromkeys(fields, "--set")):
         parsed = parse(raw, source)
     tables = run_config(parsed, {**(own or {}), **flower})
     return tables if rounds is None else {**tables, "rounds": rounds}
 
 
 def _nodes(silos: int, data: str, out: Path) -> list[dict[str, Any]]:
+    from fednag.flower.signing import make_key
+
     found = []
     for silo in range(silos):
         memory = (out / ".silos" / f"silo-{silo}").resolve()
-        config: dict[str, Any] = {"memory-folder": str(memory)}
+        key = memory.with_name(f"silo-{silo}.key")
+        if not key.exists():
+            memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_key(key)
+        config: dict[str, Any] = {"memory-folder": str(memory), "ledger-key": str(key)}
         if data:
             config["data-folder"] = str(Path(data.replace("{silo}", str(silo))).resolve())
         found.append(config)

@@ -17,6 +17,7 @@ PARTS = (
     ("model", "name"),
     ("model", "loss"),
     ("evaluation", "metrics"),
+    ("ledger", "anchor"),
 )
 
 

@@ -3,15 +3,17 @@
 from fednag.controllers.buffered import Buffered
 from fednag.controllers.constant import Constant, StepsByWorker
 from fednag.controllers.schedules import Cosine
+from fednag.controllers.trust import Trust
 from fednag.core.controller import Controller, Schedule
 
 CONTROLLERS: dict[str, type[Controller]] = {
     "constant": Constant,
     "steps-by-worker": StepsByWorker,
     "buffered": Buffered,
+    "trust": Trust,
 }
 SCHEDULES: dict[str, type[Schedule]] = {
     "cosine": Cosine,
 }
 
-__all__ = ["CONTROLLERS", "SCHEDULES", "Buffered", "Constant", "Cosine", "StepsByWorker"]
+__all__ = ["CONTROLLERS", "SCHEDULES", "Buffered", "Constant", "Cosine", "StepsByWorker", "Trust"]

@@ -14,7 +14,6 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Signer
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fednag.errors import FednagError
@@ -35,7 +34,7 @@ def make_authority(folder: Path, days: int = DAYS) -> None:
         .sign(key, hashes.SHA384())
     )
     _write_private(folder / "ca.key", key)
-    _write(folder / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM))
+    write_new(folder / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def make_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
@@ -49,7 +48,7 @@ def make_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
         issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     except (OSError, ValueError) as error:
         raise FednagError(
-            f"{folder / 'ca.key'}: cannot be read ({error}); make a new CA"
+            folder / "ca.key", f"cannot be read ({error})", "make a new CA"
         ) from error
     assert isinstance(authority, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
@@ -68,7 +67,7 @@ def make_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
         .sign(authority, hashes.SHA384())
     )
     _write_private(folder / "server.key", key)
-    _write(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM))
+    write_new(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def make_node_key(path: Path) -> Path:
@@ -77,19 +76,8 @@ def make_node_key(path: Path) -> Path:
     encoding, kind = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     public = path.with_name(path.name + ".pub")
     _write_private(path, key)
-    _write(public, key.public_key().public_bytes(encoding, kind) + b"\n")
+    write_new(public, key.public_key().public_bytes(encoding, kind) + b"\n")
     return public
-
-
-def make_signing_key(folder: Path, name: str) -> list[Path]:
-    """The key by which other silos know this one: ``NAME.sign``, and its public half for them."""
-    key = Signer.generate()
-    encoding, kind = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    private, public = folder / f"{name}.sign", folder / "known" / f"{name}.pub"
-    public.parent.mkdir(exist_ok=True)
-    _write_private(private, key)
-    _write(public, key.public_key().public_bytes(encoding, kind))
-    return [private, public]
 
 
 def _builder(
@@ -129,23 +117,23 @@ def _named(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _write_private(path: Path, key: ec.EllipticCurvePrivateKey | Signer) -> None:
+def _write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     content = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.OpenSSH
-        if path.suffix not in (".key", ".sign")
+        if path.suffix != ".key"
         else serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    _write(path, content, 0o600)
+    write_new(path, content, 0o600)
 
 
-def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+def write_new(path: Path, content: bytes, mode: int = 0o644) -> None:
     """A new file, readable as it should be from the first moment; never over another one."""
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
     except FileExistsError:
-        raise FednagError(f"{path}: is there already; move it away to make a new one") from None
+        raise FednagError(path, "is there already", "move it away to make a new one") from None
     except OSError as error:
-        raise FednagError(f"{path}: cannot be written ({error.strerror})") from error
+        raise FednagError(path, f"cannot be written ({error.strerror})") from error

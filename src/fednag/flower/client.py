@@ -26,9 +26,11 @@ from fednag.flower.protocol import (
     versions,
 )
 from fednag.flower.settings import Deployment, read_run_config
+from fednag.flower.signing import Signer
 from fednag.flower.silo import Silo
 from fednag.flower.silo_data import number_of
 from fednag.flower.silo_memory import Memory
+from fednag.runs.ledger import statement
 from fednag.simulate.engine import Uploads
 
 Handler = Callable[[Message, Context], Message]
@@ -57,9 +59,11 @@ def hello(given: Message, context: Context, about: dict[str, Any]) -> Message:
     """Who this is; refused unless both sides have the same configuration and versions."""
     deployment = _agreed(about, context)
     silo = Silo(deployment, context.node_config)
+    signer = Signer.of(context.node_config)
     return answer(
         given,
         {
+            **({"key": signer.public} if signer else {}),
             "protocol": PROTOCOL,
             "digest": deployment.digest,
             "silo": silo.number,
@@ -76,8 +80,10 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
     silo, label = _asked(about, context)
     if isinstance(silo.scheme.aggregator, Secure):
         raise Refusal("with the aggregator secure, a silo sends masked updates alone")
-    found, said = _trained(silo, context, about, protocol.arrays(given))
-    return answer(given, label, pack(found.wires[0] if found.wires else found.up), said)
+    sent = protocol.arrays(given)
+    found, said = _trained(silo, context, about, sent)
+    back = pack(found.wires[0] if found.wires else found.up)
+    return answer(given, label | _signature(silo, context, about, sent, back), back, said)
 
 
 @app.query("keys")
@@ -85,9 +91,9 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
 def keys(given: Message, context: Context, about: dict[str, Any]) -> Message:
     """The first step of a secure sum: keys of this sum alone."""
     deployment, label = _labelled(about, context)
-    signer = masked.signer_of(context.node_config)
+    signer = Signer.of(context.node_config)
     with masked.seat(deployment, context, about, begins=True) as member:
-        advertised = member.advertise(signer)
+        advertised = member.advertise(signer.sign_bytes if signer else None)
     return answer(given, label, pack({masked.KEYS: masked.blob(advertised)}))
 
 
@@ -123,7 +129,8 @@ def train_masked(given: Message, context: Context, about: dict[str, Any]) -> Mes
         steps = about["steps"] if silo.same_steps else 0
         sent_alike = masked.alike(own, about.get("numbers"), whole, steps)
         content = member.mask(values, sealed, sent_alike)
-    return answer(given, label, pack({masked.MASKED: torch.from_numpy(content)}), said)
+    back = pack({masked.MASKED: torch.from_numpy(content)})
+    return answer(given, label | _signature(silo, context, about, own, back), back, said)
 
 
 @app.query("unmask")
@@ -163,7 +170,21 @@ def _trained(
     if not stage.asks:
         memory.keep(number, kept)
     told = {f"{protocol.TOLD}{name}": float(rows[0]) for name, rows in found.told.items()}
-    return found, {"seconds": round(seconds, 4), "steps": steps, "memory_lost": int(lost), **told}
+    said = {"seconds": round(seconds, 4), "steps": steps, "memory_lost": int(lost), **told}
+    return found, said
+
+
+def _signature(
+    silo: Silo, context: Context, about: dict[str, Any], sent: ArrayRecord, back: ArrayRecord
+) -> dict[str, str]:
+    """The silo's signature of what it was sent and sends, if it has a key and there is a ledger."""
+    signer = Signer.of(context.node_config)
+    if not signer or silo.experiment.ledger.kind != "chain":
+        return {}
+    entry = {"sent": protocol.digest(sent), "up": protocol.digest(back), "worker": silo.number}
+    entry |= {"samples": silo.samples, "stage": about["stage"]}
+    entry |= {"round": about["round"], "steps": about["steps"]}
+    return {"signature": signer.sign(statement(str(about.get("token")), entry))}
 
 
 @app.evaluate()

@@ -1,8 +1,8 @@
 """A silo's steps of a secure sum: what it keeps from one message to the next, and whom it trusts.
 
 The silo's operator decides by its ``node_config``: ``only-sums`` refuses runs in which the server
-would see its updates; ``signing-key`` and ``known-keys`` have silos know each other by keys that
-the server has no part in.
+would see its updates; with ``known-keys``, silos know each other by the keys they sign with, in
+which the server has no part.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 
 from fednag.aggregators import Secure
 from fednag.core.aggregator import Aggregator
 from fednag.core.vectors import Vector, Vectors
 from fednag.errors import FednagError
-from fednag.flower.protocol import Refusal, one_line, pack
+from fednag.flower.protocol import Refusal, arrays, one_line, pack
 from fednag.flower.settings import Deployment
 from fednag.flower.silo_data import number_of
 from fednag.secure.keys import Known
@@ -87,17 +86,6 @@ def seat(
         context.state[STATE] = ConfigRecord(member.saved())
 
 
-def signer_of(node_config: Mapping[str, Any]) -> Ed25519PrivateKey | None:
-    """The key by which the other silos know this one, if its operator has given one."""
-    if "signing-key" not in node_config:
-        return None
-    path = Path(str(node_config["signing-key"]))
-    key = _loaded(path, lambda content: serialization.load_pem_private_key(content, None))
-    if not isinstance(key, Ed25519PrivateKey):
-        raise FednagError(f"{path}: is no Ed25519 key; make one with `fednag flower keys --sign`")
-    return key
-
-
 def known_to(node_config: Mapping[str, Any], silos: int) -> Known | None:
     """The keys by which this silo knows the others: ``silo-0.pub`` and so on, in a folder."""
     if "known-keys" not in node_config:
@@ -107,18 +95,16 @@ def known_to(node_config: Mapping[str, Any], silos: int) -> Known | None:
         path = folder / f"silo-{number}.pub"
         if not path.exists():
             continue
-        key = _loaded(path, serialization.load_pem_public_key)
-        if not isinstance(key, Ed25519PublicKey):
-            raise FednagError(f"{path}: is no public key of Ed25519; `fednag flower keys --sign`")
-        found[number] = key
+        try:
+            content = bytes.fromhex(path.read_text(encoding="ascii"))
+            found[number] = Ed25519PublicKey.from_public_bytes(content)
+        except (OSError, ValueError) as error:
+            raise FednagError(
+                path,
+                f"is no public key ({error})",
+                "`fednag ledger key` makes one beside the private one",
+            ) from error
     return found
-
-
-def _loaded(path: Path, load: Any) -> Any:
-    try:
-        return load(path.read_bytes())
-    except (OSError, ValueError, TypeError) as error:
-        raise FednagError(f"{path}: cannot be read ({error}); give another file") from error
 
 
 def fixed_point(aggregator: Secure, up: Vectors, samples: int, whole: object) -> Integers:
@@ -152,8 +138,9 @@ def labelled(contents: Mapping[int, bytes]) -> ArrayRecord:
     )
 
 
-def bytes_of(record: Mapping[str, Array], sizes: Mapping[str, Sequence[int]]) -> list[bytes]:
+def bytes_of(reply: Message, sizes: Mapping[str, Sequence[int]]) -> list[bytes]:
     """The contents of exactly these names, whose lengths must be among those given, if any are."""
+    record = arrays(reply)
     if set(record) != set(sizes):
         raise Refusal(f"it holds {one_line(sorted(record), 60)}, not {', '.join(sizes)}")
     for name, allowed in sizes.items():

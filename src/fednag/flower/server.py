@@ -16,12 +16,13 @@ from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
 from fednag.flower.fleet import Fleet
-from fednag.flower.ledger import Ledger
 from fednag.flower.settings import Deployment, read_run_config
+from fednag.flower.silo_log import SiloLog
 from fednag.flower.silo_memory import TOKEN
 from fednag.runs.build import Builder, Parts
 from fednag.runs.execute import Execution, find
 from fednag.runs.folder import RunFolder
+from fednag.runs.ledger import file_of, keys_of, verify
 from fednag.runs.outcome import Outcome
 from fednag.simulate.run import Plan
 
@@ -46,17 +47,18 @@ def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Outcome:
     """Play a deployment's rounds with the silos on ``grid``; writes the usual run folder."""
     resolved, plan, notes = plan_of(deployment)
     out = Path(deployment.flower.out)
-    ledger = Ledger()
+    log = SiloLog()
     folder = None
     if deployment.flower.resume:
         folder = find(out, resolved.label, resolved)
         if folder is None:
             tell(f"flower.resume: no such run in {out}; a new one begins")
     token = _token_of(folder)
-    fleet = Fleet(grid, deployment, plan, token, ledger, tell)
+    kept = verify(folder).entries if folder and file_of(folder).exists() else []
+    fleet = Fleet(grid, deployment, plan, token, log, tell, keys_of(kept))
 
     def opened(folder: RunFolder) -> None:
-        ledger.open(folder.path)
+        log.open(folder.path)
         tell(f"writing {folder.path}")
 
     execution = Execution(

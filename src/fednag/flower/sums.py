@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 
 from fednag.aggregators import Secure
 from fednag.controllers import Constant
 from fednag.core.aggregator import Total
-from fednag.core.executor import Answers, Exchange
+from fednag.core.executor import Answers, Exchange, Receipt
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
-from fednag.flower import protocol
 from fednag.flower.masked import (
     KEY_SIZES,
     KEYS,
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from fednag.flower.fleet import Fleet, Replies
 
 KINDS = ("query.keys", "query.shares", "train.masked", "query.unmask")
-Take = Callable[[int, ArrayRecord], None]
+Take = Callable[[int, Message], None]
 
 
 @dataclass
@@ -61,6 +60,7 @@ class SecureSum:
     lost: list[Replies] = field(default_factory=list)  # in each step
     missed: set[int] = field(default_factory=set)
     refused: dict[int, Refusal] = field(default_factory=dict)
+    receipts: dict[int, Receipt] = field(default_factory=dict)
     down: int = 0
     up: int = 0
 
@@ -73,59 +73,66 @@ class SecureSum:
         terms = Terms(context_of(about), needed, aggregator.bits)
         collector = Collector(terms, sum(map(len, like.values())))
         with self._told():
-            masked, whole = self._masked(collector)
-        fleet.enter(masked, "ask" if asked.stage.asks else "train", asked.round)
-        everyone = replace(masked, refused=self.refused, missed=tuple(sorted(self.missed)))
-        fleet.check(everyone, asked.round, len(masked.good))
-        if not masked.good:
+            updates = self._masked(collector)
+        fleet.enter(updates, "ask" if asked.stage.asks else "train", asked.round)
+        everyone = replace(updates, refused=self.refused, missed=tuple(sorted(self.missed)))
+        fleet.check(everyone, asked.round, len(updates.good))
+        if not updates.good:
             return self._answers(None, ())
         with self._told():
-            sums = self._unmasked(collector, self._alike(whole))
-        shares = [aggregator.share(self._weight(silo), whole) for silo in collector.survivors]
+            sums = self._unmasked(collector)
+        shares = [aggregator.share(self._weight(silo), self.whole) for silo in collector.survivors]
         vectors = as_vectors(torch.from_numpy(sums.astype(np.int64)), like)
         return self._answers(Total(vectors, sum(shares)), collector.survivors)
 
-    def _masked(self, collector: Collector) -> tuple[Replies, float]:
-        """The first three steps; what came of the third, and what all the dealers weigh."""
+    def _masked(self, collector: Collector) -> Replies:
+        """The first three steps; what came of the third."""
         asked = self.asked.workers.tolist()
 
-        def keys(silo: int, reply: ArrayRecord) -> None:
+        def keys(silo: int, reply: Message) -> None:
             collector.advertised(silo, bytes_of(reply, {KEYS: KEY_SIZES})[0])
 
-        def shares(silo: int, reply: ArrayRecord) -> None:
+        def shares(silo: int, reply: Message) -> None:
             collector.shared(silo, *bytes_of(reply, {SEED: (), SHARES: ()}))
 
-        def masked(silo: int, reply: ArrayRecord) -> None:
+        def update(silo: int, reply: Message) -> None:
             (content,) = bytes_of(reply, {MASKED: ()})
+            if self.asked.receipts:
+                self.receipts[silo] = self.fleet.receipt(silo, reply, self.asked)
             collector.add(silo, np.frombuffer(content, dtype=np.uint8))
 
         self._step(0, asked, ArrayRecord(), {}, keys)
         roster = labelled(collector.roster())
         self._step(1, list(collector.roster()), roster, {}, shares)
-        whole = float(sum(map(self._weight, collector.dealers)))
 
         def handed(silo: int) -> ArrayRecord:
             return ArrayRecord({**self.record, **labelled(collector.sealed_for(silo))})
 
-        return self._step(2, collector.dealers, handed, {"whole": whole}, masked), whole
+        return self._step(2, collector.dealers, handed, {"whole": self.whole}, update)
 
-    def _alike(self, whole: float) -> bytes:
+    @property
+    def whole(self) -> float:
+        """What all who are asked weigh; who never came, and nobody knows, counts nothing."""
+        known = {**self.fleet.membership.samples, **self.fleet.membership.sizes}
+        return float(sum(self._weight(k) for k in self.asked.workers.tolist() if k in known))
+
+    def _alike(self) -> bytes:
         """What masks are bound to, as the silos find it in what they were sent."""
         same = isinstance(self.fleet.plan.scheme.controller, Constant)
         steps = int(self.asked.steps[0]) if same else 0
         numbers = self.about(int(self.asked.workers[0]))["numbers"]
-        return alike(self.record, numbers, whole, steps)
+        return alike(self.record, numbers, self.whole, steps)
 
-    def _unmasked(self, collector: Collector, sent: bytes) -> Any:
+    def _unmasked(self, collector: Collector) -> Any:
         """The last step: the sum without its masks."""
         survivors = collector.survivors
         asked = {SURVIVORS: numbered(survivors), VANISHED: numbered(collector.vanished)}
 
-        def revealed(silo: int, reply: ArrayRecord) -> None:
+        def revealed(silo: int, reply: Message) -> None:
             collector.revealed(silo, *bytes_of(reply, {SHARES: ()}))
 
         self._step(3, survivors, ArrayRecord(asked), {}, revealed)
-        return collector.sum(sent)
+        return collector.sum(self._alike())
 
     def _step(
         self,
@@ -146,7 +153,7 @@ class SecureSum:
         good, refused = {}, dict(replies.refused)
         for silo, reply in replies.good.items():
             try:
-                take(silo, protocol.arrays(reply))
+                take(silo, reply)
                 good[silo] = reply
             except Refusal as refusal:
                 refused[silo] = refusal
@@ -172,16 +179,20 @@ class SecureSum:
             missed = {silo for replies in self.lost for silo in replies.missed}
             refused = {silo for replies in self.lost for silo in replies.refused}
             raise FednagError(
-                f"round {self.asked.round}: {error} (missed: {_listed(missed)}; refused: "
-                f"{_listed(refused)}); what was done is saved: see silos.jsonl, and go on with "
-                "flower.resume=true"
+                f"round {self.asked.round}",
+                f"{error.problem} (missed: {_listed(missed)}; refused: {_listed(refused)})",
+                f"what was done is saved: see silos.jsonl, {error.remedy}, and go on with "
+                "flower.resume=true",
             ) from None
 
     def _weight(self, silo: int) -> float:
-        return self.aggregator.weight(self.fleet.membership.samples[silo], 0)
+        membership = self.fleet.membership
+        return self.aggregator.weight({**membership.samples, **membership.sizes}[silo], 0)
 
     def _answers(self, total: Total | None, survivors: tuple[int, ...]) -> Answers:
         asks = self.asked.stage.asks
+        for silo in self.refused:  # of an update that is in no sum
+            self.receipts[silo] = Receipt(None, self.fleet.membership.samples.get(silo, 0))
         accepted = Vectors(accepted=torch.tensor([self.asked.round]))
         return Answers(
             total=total,
@@ -191,6 +202,7 @@ class SecureSum:
             missed=tuple(sorted(self.missed)),
             down=self.down,
             up=self.up,
+            receipts=self.receipts if self.asked.receipts else {},
         )
 
 

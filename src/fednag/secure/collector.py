@@ -129,8 +129,9 @@ class Collector:
     @staticmethod
     def _wrong(silo: int) -> FednagError:
         return FednagError(
-            f"shares of the secrets of silo {silo} are wrong, so the sum cannot be unmasked; find "
-            "out which silo deals or reveals wrong shares"
+            "",
+            f"shares of the secrets of silo {silo} are wrong, so the sum cannot be unmasked",
+            "find out which silo deals or reveals wrong shares",
         )
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fednag.errors import FednagError
 from fednag.secure.terms import KEY, KEYS, SIGNATURE
 
+Sign = Callable[[bytes], bytes]
+"""Signs with a silo's own key (Ed25519)."""
 Known = Mapping[int, Ed25519PublicKey]
 """The keys by which silos know each other."""
 
@@ -46,9 +48,9 @@ def is_added(number: int, other: int) -> bool:
     return number < other
 
 
-def signed(signer: Ed25519PrivateKey, number: int, keys: bytes, context: bytes) -> bytes:
+def signed(sign: Sign, number: int, keys: bytes, context: bytes) -> bytes:
     """The keys with their owner's signature behind them."""
-    return keys + signer.sign(_statement(number, keys, context))
+    return keys + sign(_statement(number, keys, context))
 
 
 def check_signature(known: Known, number: int, given: bytes, context: bytes) -> None:

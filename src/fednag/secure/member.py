@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
@@ -16,6 +15,7 @@ from fednag.errors import FednagError
 from fednag.secure import shamir
 from fednag.secure.keys import (
     Known,
+    Sign,
     agreed,
     check_signature,
     derived,
@@ -51,12 +51,12 @@ class Member:
         self._own = b""  # its own shares of its own secrets
         self._sealed: dict[int, bytes] = {}  # others' shares for it
 
-    def advertise(self, signer: Ed25519PrivateKey | None = None) -> bytes:
+    def advertise(self, sign: Sign | None = None) -> bytes:
         """Step 1: two public keys, for sealing shares and for masks."""
         self._begin(0)
         keys = public(self._sealing) + public(self._masking)
         context = self.terms.context
-        self._advertised = signed(signer, self.number, keys, context) if signer else keys
+        self._advertised = signed(sign, self.number, keys, context) if sign else keys
         return self._advertised
 
     def share(self, roster: Mapping[int, bytes], known: Known | None = None) -> tuple[bytes, bytes]:

@@ -35,8 +35,10 @@ class Terms:
         """Raise FednagError if so few have done a step that the sum must not go on."""
         if count < self.threshold:
             raise FednagError(
+                "",
                 f"{count} silo{'' if count == 1 else 's'} {DONE[step]}, and secure aggregation "
-                f"needs {self.threshold}; bring the others back"
+                f"needs {self.threshold}",
+                "bring the others back",
             )
 
 

@@ -13,7 +13,7 @@ from fednag.core.aggregator import Total
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
 from fednag.core.keys import VANISHING, generator
 from fednag.core.vectors import Vectors
-from fednag.errors import FednagError, not_installed
+from fednag.errors import not_installed, within
 from fednag.secure.terms import Terms, traffic
 from fednag.simulate.engine import Engine
 
@@ -30,15 +30,13 @@ class Secured(Executor):
     def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
         workers = len(asked.workers)
         threshold = self.aggregator.needed(workers)
-        try:
+        with within(f"round {asked.round}"):
             if self.aggregator.masked:
                 return self._masked(asked, memories, residues, threshold)
             answers = self.engine.exchange(asked, memories, residues)
             there = workers - len(answers.refused)
             if there:  # otherwise the run has diverged
                 Terms(b"", threshold, self.aggregator.bits).check_enough(there, 2)
-        except FednagError as error:
-            raise FednagError(f"round {asked.round}: {error}") from None
         numbers = sum(map(len, answers.total.sums.values())) if answers.total else 0
         down, up = traffic(workers, numbers * self.aggregator.bits // 8, there)
         return replace(answers, down=down, up=up)
@@ -59,8 +57,7 @@ class Secured(Executor):
         )
         gone = {worker: int(steps[i]) for i, worker in enumerate(workers) if lost[i]}
         missed = tuple(worker for worker in workers if gone.get(worker, 3) < 3)
-        dealers = [worker for worker in workers if gone.get(worker, 3) > 1]
-        whole = self.engine.whole(replace(asked, workers=np.array(dealers, dtype=np.int64)))
+        whole = self.engine.whole(asked)
         found = {
             worker: self.engine.exchange(
                 replace(asked.among(asked.workers == worker), whole=whole), memories, residues
@@ -104,4 +101,5 @@ def _merged(found: list[Answers], missed: tuple[int, ...]) -> Answers:
         residues={k: v for one in found for k, v in one.residues.items()},
         refused=tuple(worker for one in found for worker in one.refused),
         missed=missed,
+        receipts={k: v for one in found for k, v in one.receipts.items()},
     )
