@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ import fednag.flower.fleet as fleet_module
 import fednag.flower.membership as membership_module
 from commands import Caller
 from fednag import FednagError
+from fednag.config import parse
 from fednag.flower.certificates import make_node_key
 from fednag.flower.inprocess import InProcessGrid
+from fednag.flower.project import run_config, write_app
 from fednag.flower.protocol import ARRAYS
 from fednag.flower.settings import read_run_config
 from fednag.flower.signing import Signer, is_signed, make_key
@@ -229,3 +232,24 @@ def test_trust_is_learnt_on_flower_as_in_the_simulator(tmp_path: Path) -> None:
     asked = [e["worker"] for own in rounds_of(verify(RunFolder(absent.folder)).entries).values()
              for e in own[:-1]]  # fmt: skip
     assert asked.count(1) < min(asked.count(0), asked.count(2)) - 3
+
+
+def test_an_app_brings_its_anchor_and_only_the_server_loads_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def publish(head):\n    return head['round']\n")
+    given = {"kind": "chain", "anchor": f"{tmp_path / 'mine.py'}:publish"}
+    experiment = parse({"model": {"name": "logistic"}, "ledger": given})
+    files = write_app(tmp_path / "app", run_config(experiment))
+    (path,) = [file for file in files if file.name == "mine.py"]
+    named = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    anchor = named["tool"]["flwr"]["app"]["config"]["ledger"]["anchor"]
+    assert path.as_posix().endswith(anchor.removesuffix(":publish"))
+    (tmp_path / "mine.py").write_text("import a_package_that_silos_do_not_have\n")
+    config = config_of(tmp_path, ledger__kind="chain", ledger__anchor=given["anchor"], rounds=1)
+    assert read_run_config(config).digest == read_run_config(config_of(tmp_path, rounds=1)).digest
+    with pytest.raises(FednagError, match="a_package_that_silos_do_not_have"):
+        play(config, grid_of(config))
+    (tmp_path / "mine.py").write_text("def publish(head):\n    return head['round']\n")
+    run = play(config, grid_of(config))
+    assert run.folder
+    kinds = [e["kind"] for e in verify(RunFolder(run.folder)).entries]
+    assert kinds == ["run", "upload", "upload", "upload", "round", "anchor"]

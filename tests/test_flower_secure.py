@@ -115,7 +115,7 @@ def by_hand(config: dict[str, Any], number: int, lost: Iterable[int]) -> torch.T
                 if asked.round != number:
                     return everyone(asked, *rest)
                 others = asked.among(~np.isin(asked.workers, list(lost)))
-                others = replace(others, whole=self.engine.whole(asked))
+                others = replace(others, weight=self.engine.weight(asked))
                 return replace(everyone(others, *rest), missed=tuple(lost))
 
             self.engine.exchange = exchange  # type: ignore[method-assign]
@@ -450,7 +450,7 @@ def test_silos_refuse_what_would_show_an_update(tmp_path: Path) -> None:
             grid,
             4,
             KINDS[2],
-            train | {"whole": 2000.0},
+            train | {"weight": 2000.0},
             plain | dict(masked.labelled({0: b"a" * 82})),
         )
         refusals["other"] = asked_for(grid, 4, KINDS[3], fourth | {"attempt": "x"}, both)
@@ -500,7 +500,7 @@ OTHERS: dict[str, Callable[[RecordDict], None]] = {
     "another model": another_model,
     "other numbers": relabel(numbers='{"lr": 1e-9}'),
     "fewer iterations": relabel(steps=1),
-    "another weight": relabel(whole=1e12),
+    "another weight": relabel(weight=1e12),
 }
 
 

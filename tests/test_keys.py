@@ -121,6 +121,7 @@ METHODS: dict[str, dict[str, float]] = {
     "fedpaq": {"lr": 0.01, "levels": 7, "bucket": 0},
     "diana": {"lr": 0.01, "alpha": 0.5},
     "ef21": {"lr": 0.01},
+    "marina": {"lr": 0.01, "p": 0.1},
     "acgd": {"lr": 0.01, "mu": 0.01, "omega": 0.0},
     "adiana": {"lr": 0.01, "mu": 0.01, "omega": 0.0, "p": 0.5, "coin_seed": 0},
     "csgd": {"lr": 0.01},

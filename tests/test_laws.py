@@ -316,6 +316,7 @@ def test_payloads_in_vectors() -> None:
         "fedpaq": (1, 1),
         "diana": (1, 1),
         "ef21": (1, 1),
+        "marina": (2, 1),
         "acgd": (1, 1),
         "adiana": (2, 2),
         "csgd": (0, 0),

@@ -18,6 +18,7 @@ from fednag.algorithms import (
     CSGD,
     DIANA,
     EF21,
+    MARINA,
     FedAdam,
     FedAvg,
     FedAvgM,
@@ -68,6 +69,7 @@ HAND: list[tuple[Algorithm, dict[str, float]]] = [
     # Without compression these descend along (7 w + 8) / 4, once a round.
     (DIANA(lr=0.1, alpha=0.5), {"w": 0.315625, "h": 2.484375}),
     (EF21(lr=0.1), {"w": 0.315625, "g": 3.09375}),
+    (MARINA(lr=0.1, p=1e-9), {"w": 0.315625, "g": 3.09375, "before": 0.625}),
     (ACGD(lr=0.1, mu=2.5, omega=1.0), {"w": 0.551125, "y": 0.6071875, "z": 0.326875}),
     (
         ADIANA(lr=0.1, mu=0.4, omega=1.0, p=1.0),

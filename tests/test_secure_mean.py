@@ -222,8 +222,8 @@ def test_who_vanishes_is_left_out_and_the_others_are_summed(blobs: Dataset) -> N
             seen |= set(gone.tolist())
             found = executor.exchange(asked, {}, {})
             there = np.flatnonzero(gone > 2)
-            whole = engine.whole(asked)
-            alone = engine.exchange(replace(asked.among(gone > 2), whole=whole), {}, {})
+            weight = engine.weight(asked)
+            alone = engine.exchange(replace(asked.among(gone > 2), weight=weight), {}, {})
             assert alone.total
             assert found.total
             ours, theirs = (executor.aggregator.finish(t, None) for t in (found.total, alone.total))
@@ -275,7 +275,7 @@ def test_updates_that_cannot_be_summed_are_refused(
         sick |= {3}
         found = executor.exchange(asked, {}, {})
         alone = engine.exchange(
-            replace(asked.among(asked.workers != 3), whole=engine.whole(asked)), {}, {}
+            replace(asked.among(asked.workers != 3), weight=engine.weight(asked)), {}, {}
         )
         assert found.total
         assert alone.total

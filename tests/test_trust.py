@@ -136,3 +136,21 @@ def test_a_round_that_reaches_nobody_counts_against_those_asked(blobs: Dataset) 
     assert control["good"] == [0.0] * 4
     assert sum(control["bad"]) == 2 * (len(found) - 2)
     assert found[-1].news.missed == tuple(control["asked"])
+
+
+def test_who_is_refused_loses_trust(blobs: Dataset) -> None:
+    class Refusing(Absent):
+        def exchange(self, asked: Exchange, *given: Any) -> Answers:
+            answers = self.inner.exchange(asked.among(asked.workers != 1), *given)
+            return replace(answers, refused=(1,) if 1 in asked.workers else ())
+
+        def reachable(self, workers: Any, now: float) -> Any:
+            return np.ones(len(workers), dtype=bool)
+
+    scheme = Scheme(FedAvg(lr=0.1), Trust(forget=1.0, quality=False))
+    found = states(blobs, scheme, per_round=3, clock=Refusing)
+    last = found[-1].control
+    times = [[worker in state.control["asked"] for state in found[1:-1]] for worker in range(4)]
+    assert last["bad"] == [0.0, float(sum(times[1])), 0.0, 0.0]
+    assert last["good"] == [float(sum(times[i])) if i != 1 else 0.0 for i in range(4)]
+    assert last["bad"][1] > 0

@@ -18,12 +18,12 @@ from fednag.core.transform import Transform
 from fednag.devices.fleet import Fleet, load_fleet
 from fednag.devices.times import duration
 from fednag.errors import FednagError, within
-from fednag.problems.metrics import ALWAYS, METRICS
 from fednag.results import Run
+from fednag.runs.build import Builder
 from fednag.runs.frontier import Cell, Times, amount, cells
 from fednag.runs.interrupts import Watch
 from fednag.runs.labels import by_label
-from fednag.runs.targets import Target, read_target, settled
+from fednag.runs.targets import Target, read_target, settled, with_measure
 from fednag.transforms import TRANSFORMS
 
 __all__ = ["Candidate", "Frontier", "candidates", "frontier", "read_uplink"]
@@ -120,6 +120,7 @@ def frontier(
     asked = target if isinstance(target, Target) else read_target(target)
     where = fleet if isinstance(fleet, Fleet) or fleet is None else load_fleet(fleet)
     listed = candidates(experiment, asked, algorithms, uplinks, seeds)
+    _check(listed)
     runs = run_all(
         [(each.label, each.experiment, None) for each in listed],
         out=None if out is None else Path(out),
@@ -141,6 +142,15 @@ def frontier(
     found = cells(views, asked, times)
     assert list(by_label(views)) == list(names)
     return Frontier(asked, where, found, names, runs, timed)
+
+
+def _check(listed: Sequence[Candidate]) -> None:
+    """Plan a run of every method and uplink: what is wrong is told before hours of training."""
+    builder = Builder()
+    for each in {each.label: each for each in reversed(listed)}.values():
+        engine = each.experiment.engine.model_copy(update={"chunk": 1})  # none is timed for this
+        with within(f"--uplinks {each.uplink}"):
+            builder.plan(each.experiment.model_copy(update={"engine": engine}))
 
 
 def _by_label(timed: Sequence[Timed]) -> dict[str, list[Timed]]:
@@ -167,7 +177,7 @@ def candidates(
     >>> [each.label for each in found]
     ['fednag none', 'fednag sign', 'fedavg none', 'fedavg sign']
     """
-    raw = _measured(experiment, target)
+    raw = with_measure(experiment, target.measure, "--target", f"{target.measure}={target.value:g}")
     chains = _chains(uplinks)
     found = []
     for method, table in methods(raw, list(algorithms), source):
@@ -182,24 +192,6 @@ def candidates(
                 parsed = parse({**table, "uplink": tables, "seed": seed}, source)
                 found.append(Candidate(f"{method} {uplink}", method, uplink, parsed))
     return found
-
-
-def _measured(raw: Mapping[str, Any], target: Target) -> dict[str, Any]:
-    """The experiment, in which the target's measure is taken: known before hours of training."""
-    table = raw.get("evaluation", {})
-    listed = table.get("metrics", []) if isinstance(table, Mapping) else []
-    names = list(listed) if isinstance(listed, list | tuple) else []
-    known = [*ALWAYS, *(str(name).rpartition(":")[2] for name in names)]
-    if target.measure in known:
-        return dict(raw)
-    if target.measure not in METRICS:
-        raise FednagError(
-            "--target",
-            f"no such measure{nearest(target.measure, [*known, *METRICS])}",
-            f"there are {', '.join(dict.fromkeys([*known, *METRICS]))}",
-            given=f"{target.measure}={target.value:g}",
-        )
-    return {**raw, "evaluation": {**table, "metrics": [*names, target.measure]}}
 
 
 def _chains(uplinks: Sequence[str]) -> dict[str, list[dict[str, Any]]]:

@@ -66,9 +66,9 @@ class Secure(Aggregator):
         """How far a mean may be off, if workers with this share of the data are in it."""
         return workers * self.range * (2.0 ** (1 - self.bits) + 2 / GRID) / share
 
-    def share(self, weight: float, whole: float) -> float:
+    def share(self, weight: float, everyone: float) -> float:
         """A worker's part of the weight of all."""
-        return round(weight / whole * GRID) / GRID
+        return round(weight / everyone * GRID) / GRID
 
     def takes(self, rows: Vectors) -> Tensor:
         """Which of n workers' uploads are finite and within the range."""

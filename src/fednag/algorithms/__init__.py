@@ -1,6 +1,6 @@
 """Every method shipped, by the name used in experiment files and on the command line."""
 
-from fednag.algorithms.compressed import ACGD, ADIANA, DIANA, EF21
+from fednag.algorithms.compressed import ACGD, ADIANA, DIANA, EF21, MARINA
 from fednag.algorithms.fedadam import FedAdam
 from fednag.algorithms.fedavg import CSGD, FedAvg, FedPAQ, FedProx
 from fednag.algorithms.mime import Mime, MimeLite
@@ -25,6 +25,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedpaq": FedPAQ,
     "diana": DIANA,
     "ef21": EF21,
+    "marina": MARINA,
     "acgd": ACGD,
     "adiana": ADIANA,
     "csgd": CSGD,
@@ -39,6 +40,7 @@ __all__ = [
     "CSGD",
     "DIANA",
     "EF21",
+    "MARINA",
     "FedAdam",
     "FedAvg",
     "FedAvgM",

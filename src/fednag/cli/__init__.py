@@ -11,6 +11,7 @@ import typer
 
 from fednag.cli.common import blaming, console, given_seeds, print_json, set_fields, unless
 from fednag.cli.data import data_app
+from fednag.cli.deciding import decide
 from fednag.cli.exporting import export_app
 from fednag.cli.flower import flower_app
 from fednag.cli.frontier import frontier
@@ -201,7 +202,7 @@ def resume_runs(
     from fednag.runs.folder import find_runs
 
     folders = find_runs(runs)
-    failed: list[str] = []
+    failed: list[FednagError] = []
     report(
         [folder.path.name for folder in folders],
         lambda started, watch: resume_all(folders, started, watch, failed),
@@ -216,6 +217,7 @@ def resume_runs(
 
 
 app.command(rich_help_panel=TRAIN)(frontier)
+app.command(rich_help_panel=TRAIN)(decide)
 app.command(rich_help_panel=SEE)(watch)
 app.command(rich_help_panel=SEE)(show)
 app.command(name="report", rich_help_panel=SEE)(report_page)

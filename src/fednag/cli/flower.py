@@ -109,26 +109,20 @@ def up(
     terminal = beside(json)
     kind = "encrypted, with keys" if tls else "not encrypted; loopback only"
     kind = "simulated by Ray" if simulation else kind
-    written: list[Path] = []
 
     def tell(line: str) -> None:
         if not quiet:
             terminal.print(line, soft_wrap=True, highlight=False)
-        if line.startswith("writing "):
-            written.append(Path(line.removeprefix("writing ")))
-        elif "; wrote " in line:  # all that is said of a run that was over before
-            written.append(Path(line.rpartition("; wrote ")[2]))
 
     tell(f"starting a SuperLink and {deployment.silos} SuperNodes ({kind})")
     try:
         with _signals(), federation(deployment.silos, tls, nodes, simulation) as running:
-            running.submit(tables, tell)
+            folder = running.submit(tables, tell)
     except _Stopped as stopped:
         print("fednag: interrupted, all processes ended; go on with --resume", file=sys.stderr)
         sys.exit(128 + stopped.number)
-    if written:
-        _report(written[-1], json)
-        _forget(written[-1], nodes)
+    _report(folder, json)
+    _forget(folder, nodes)
 
 
 @flower_app.command()

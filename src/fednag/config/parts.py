@@ -84,11 +84,11 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
             f"{experiment.controller['kind']} goes by who answers first, and there is no clock",
             "name a fleet, e.g. clock.fleet = 'paper-edge'",
         )
-    if controller.needs_clock and len(algorithm.stages) > 1:
+    if controller.needs_clock and not algorithm.rounds_alike:
         raise FednagError(
             "controller.kind",
             f"{experiment.controller['kind']} does not wait for all workers, and "
-            f"{type(algorithm).__name__} has rounds of several exchanges",
+            f"{type(algorithm).__name__} has rounds of several exchanges or of different kinds",
             "use another method or controller",
         )
     uplink, downlink = Chain((*algorithm.channel, *made["uplink"])), Chain(tuple(made["downlink"]))

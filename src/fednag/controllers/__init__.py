@@ -2,7 +2,7 @@
 
 from fednag.controllers.buffered import Buffered
 from fednag.controllers.constant import Constant, StepsByWorker
-from fednag.controllers.schedules import Cosine
+from fednag.controllers.schedules import Cosine, Inverse, Rising, Steps
 from fednag.controllers.trust import Trust
 from fednag.core.controller import Controller, Schedule
 
@@ -14,6 +14,20 @@ CONTROLLERS: dict[str, type[Controller]] = {
 }
 SCHEDULES: dict[str, type[Schedule]] = {
     "cosine": Cosine,
+    "steps": Steps,
+    "inverse": Inverse,
+    "warm-up": Rising,
 }
 
-__all__ = ["CONTROLLERS", "SCHEDULES", "Buffered", "Constant", "Cosine", "StepsByWorker", "Trust"]
+__all__ = [
+    "CONTROLLERS",
+    "SCHEDULES",
+    "Buffered",
+    "Constant",
+    "Cosine",
+    "Inverse",
+    "Rising",
+    "Steps",
+    "StepsByWorker",
+    "Trust",
+]

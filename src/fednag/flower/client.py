@@ -124,10 +124,10 @@ def train_masked(given: Message, context: Context, about: dict[str, Any]) -> Mes
         sealed = masked.by_silo(record, deployment.silos)
         own = ArrayRecord({n: a for n, a in record.items() if not n.startswith(masked.PREFIX)})
         found, said = _trained(silo, context, about, own)
-        whole = about.get("whole")
-        values = masked.fixed_point(deployment.secure, found.up, silo.samples, whole)
+        weight = about.get("weight")
+        values = masked.fixed_point(deployment.secure, found.up, silo.samples, weight)
         steps = about["steps"] if silo.same_steps else 0
-        sent_alike = masked.alike(own, about.get("numbers"), whole, steps)
+        sent_alike = masked.alike(own, about.get("numbers"), weight, steps)
         content = member.mask(values, sealed, sent_alike)
     back = pack({masked.MASKED: torch.from_numpy(content)})
     return answer(given, label | _signature(silo, context, about, own, back), back, said)
@@ -153,24 +153,34 @@ def _trained(
 ) -> tuple[Uploads, dict[str, float]]:
     """What a silo makes of an exchange, and what it says of it; its memory is kept."""
     place = _stage(about, silo)
-    number, start, steps, accepted = (
-        _whole(about, key) for key in ("round", "start", "steps", "accepted")
+    number, start, steps, accepted, left_at = (
+        _whole(about, key) for key in ("round", "start", "steps", "accepted", "left")
     )
     if steps > silo.most_steps:
         raise Refusal(f"it asks for {steps} iterations, and at most {silo.most_steps} are agreed")
     stage = silo.scheme.stages[place]
     sent = silo.received(record, number, place)
-    memory = Memory(context.state, context.node_config, str(about.get("token")), silo.fresh())
+    at = context.state, context.node_config, str(about.get("token"))
+    memory = Memory(*at, silo.fresh())
+    residue = Memory(*at, silo.fresh_residue(place), f"residue-{place}")
     mine, lost = memory.after(accepted)
+    left, forgotten = residue.after(left_at)
     one = np.zeros(1, dtype=np.int64)
     numbers = protocol.numbers(about.get("numbers"), stage)
     exact = bool(about.get("differences"))
     asked = Exchange(stage, place, numbers, number, sent, one, one + steps, one + start, 0, exact)
-    found, kept, seconds = silo.exchange(asked, mine)
+    found, kept, seconds = silo.exchange(asked, mine, left)
     if not stage.asks:
-        memory.keep(number, kept)
+        memory.keep(number, kept, accepted)
+    if found.left:
+        residue.keep(number, found.left[0], left_at)
     told = {f"{protocol.TOLD}{name}": float(rows[0]) for name, rows in found.told.items()}
-    said = {"seconds": round(seconds, 4), "steps": steps, "memory_lost": int(lost), **told}
+    said = {
+        "seconds": round(seconds, 4),
+        "steps": steps,
+        "memory_lost": int(lost or forgotten),
+        **told,
+    }
     return found, said
 
 

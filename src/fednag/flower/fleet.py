@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
@@ -41,7 +40,7 @@ from fednag.flower.protocol import (
 from fednag.flower.settings import Deployment
 from fednag.flower.signing import is_signed
 from fednag.flower.silo_log import SiloLog, entry
-from fednag.flower.silo_memory import accepted
+from fednag.flower.silo_memory import accepted, mark
 from fednag.flower.sums import SecureSum
 from fednag.runs.ledger import statement
 from fednag.simulate.evaluator import Measures
@@ -117,7 +116,8 @@ class Fleet(Executor):
         }
 
         def about(silo: int) -> dict[str, Any]:
-            return {**same, **orders[silo], "accepted": accepted(memories, silo)}
+            last = {"accepted": memories.get(silo), "left": residues.get((silo, asked.place))}
+            return {**same, **orders[silo], **{key: accepted(m) for key, m in last.items()}}
 
         if secure := self.deployment.secure:
             return SecureSum(self, asked, secure, record, about).answers(self._like(asked))
@@ -134,7 +134,7 @@ class Fleet(Executor):
         record = protocol.pack(state.server.pick(self._with_buffers(("w",), state.server)))
 
         def about(silo: int) -> dict[str, Any]:
-            return {"accepted": accepted(state.memories, silo), "token": self.token}
+            return {"accepted": accepted(state.memories.get(silo)), "token": self.token}
 
         answers = self.ask(EVALUATE, everyone, state.round, record, about)
         return self._measured(answers, state.round)
@@ -249,9 +249,10 @@ class Fleet(Executor):
     def _reduced(self, answers: Replies, asked: Exchange) -> Answers:
         """The uploads, aggregated in the order of the silos."""
         aggregator, device = self.plan.scheme.aggregator, self.plan.problem.device
-        uplink, like = self.plan.scheme.uplink, self._like(asked)
+        uplink, like = self.plan.scheme.uplink.of(asked.rules), self._like(asked)
         total, size = None, 0
         memories: dict[int, Vectors] = {}
+        residues: dict[tuple[int, int], Vectors] = {}
         told: dict[int, dict[str, float]] = {}
         refused = dict(answers.refused)
         receipts: dict[int, Receipt] = {}
@@ -275,9 +276,11 @@ class Fleet(Executor):
             told[silo] = {
                 name.removeprefix(TOLD): n for name, n in said.items() if name.startswith(TOLD)
             }
+            # They tell a silo which of its memories are meant: those of the last round used.
             if not asked.stage.asks:
-                # It tells a silo which of its memories is meant: the one of the last round used.
-                memories[silo] = Vectors(accepted=torch.tensor([asked.round]))
+                memories[silo] = mark(asked.round)
+            if self.plan.scheme.uplink.remembers:
+                residues[silo, asked.place] = mark(asked.round)
         for silo in refused:
             receipts.setdefault(silo, Receipt(None, self.membership.samples.get(silo, 0)))
         answers = replace(answers, refused=refused)
@@ -289,6 +292,7 @@ class Fleet(Executor):
             total=total,
             size=size,
             memories=memories,
+            residues=residues,
             told=told,
             refused=tuple(sorted(refused)),
             missed=answers.missed,

@@ -107,12 +107,14 @@ def known_to(node_config: Mapping[str, Any], silos: int) -> Known | None:
     return found
 
 
-def fixed_point(aggregator: Secure, up: Vectors, samples: int, whole: object) -> Integers:
+def fixed_point(aggregator: Secure, up: Vectors, samples: int, everyone: object) -> Integers:
     """An update (a row of each vector) as the whole numbers that are added up."""
     weight = aggregator.weight(samples, 0)
-    if not isinstance(whole, float) or not weight <= whole < float("inf"):
-        raise Refusal(f"all silos together are said to weigh {whole}, and this one weighs {weight}")
-    share = torch.tensor([aggregator.share(weight, whole)], dtype=torch.float64)
+    if not isinstance(everyone, float) or not weight <= everyone < float("inf"):
+        raise Refusal(
+            f"all silos together are said to weigh {everyone}, and this one weighs {weight}"
+        )
+    share = torch.tensor([aggregator.share(weight, everyone)], dtype=torch.float64)
     sums = aggregator.lift(up, share).sums
     flat: Integers = (
         torch.cat([sums[name] for name in sorted(sums)]).numpy().astype(integers(aggregator.bits))

@@ -30,7 +30,6 @@ from fednag.config import (
     value,
 )
 from fednag.config.messages import explain
-from fednag.config.own import placed_name
 from fednag.config.parts import LISTED, scheme_of
 from fednag.config.paths import with_code
 from fednag.config.sections import Section
@@ -220,14 +219,12 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
     home = getattr(sys.modules.get(PACKAGE), "__file__", None)
     folder = Path(home).parent if home else None
     raw = with_code(raw, folder)
-    if "own" in raw:
-        raw["own"] = {placed_name(f"{k}:_", folder)[:-2]: v for k, v in raw["own"].items()}
     data, table = raw.get("data", {}), raw.get("algorithm", {})
     if data.get("name") == SILOS:
         raw["data"] = {**data, "name": CUSTOM}
     name = table.get("name", DEFAULT)
     # Numbers of other methods may stand beside it, so that one key changes the method.
-    ((_, chosen),) = methods({**raw, "algorithm": table}, [name])
+    ((_, chosen),) = methods({**raw, "algorithm": table}, [name], SOURCE)
     if rounds is not None:
         training = chosen.get("training", {})
         if type(rounds) is not int or rounds < 1:

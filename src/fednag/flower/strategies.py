@@ -56,7 +56,7 @@ from fednag.errors import FednagError, within
 from fednag.flower.named import ORDER, SIZE, STEPS, TRAIN, Names
 from fednag.flower.protocol import Refusal, one_line
 from fednag.flower.settings import MOST_SAMPLES
-from fednag.flower.silo_memory import accepted
+from fednag.flower.silo_memory import accepted, mark
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Method(Averaging, Executor):
 
     ``uplink``, ``aggregator`` and ``schedules`` are parts of a round as in experiment files: names,
     tables or objects. A schedule runs over the rounds of ``start``; ``seed`` is that of the random
-    draws of transforms and aggregators.
+    draws of methods, transforms and aggregators.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class Method(Averaging, Executor):
         }
         return [
             self._message(
-                self._nodes[worker], record, {**order, "accepted": accepted(memories, worker)}
+                self._nodes[worker], record, {**order, "accepted": accepted(memories.get(worker))}
             )
             for worker in asked.workers.tolist()
         ]
@@ -290,11 +290,10 @@ class Method(Averaging, Executor):
             size += samples
         heard = {*used, *refused}
         # It tells a node which of its memories is meant: the one of the last round used.
-        mark = Vectors(accepted=torch.tensor([asked.round]))
         answers = Answers(
             total=total,
             size=size,
-            memories={} if asked.stage.asks else dict.fromkeys(used, mark),
+            memories={} if asked.stage.asks else dict.fromkeys(used, mark(asked.round)),
             steps=steps,
             refused=tuple(refused),
             missed=tuple(worker for worker in asked.workers.tolist() if worker not in heard),

@@ -33,6 +33,7 @@ from fednag.flower.masked import (
     numbered,
 )
 from fednag.flower.protocol import Refusal
+from fednag.flower.silo_memory import mark
 from fednag.secure.collector import Collector
 from fednag.secure.terms import STEPS, Terms
 from fednag.simulate.secured import as_vectors
@@ -81,7 +82,7 @@ class SecureSum:
             return self._answers(None, ())
         with self._told():
             sums = self._unmasked(collector)
-        shares = [aggregator.share(self._weight(silo), self.whole) for silo in collector.survivors]
+        shares = [aggregator.share(self._weight(silo), self.weight) for silo in collector.survivors]
         vectors = as_vectors(torch.from_numpy(sums.astype(np.int64)), like)
         return self._answers(Total(vectors, sum(shares)), collector.survivors)
 
@@ -108,10 +109,10 @@ class SecureSum:
         def handed(silo: int) -> ArrayRecord:
             return ArrayRecord({**self.record, **labelled(collector.sealed_for(silo))})
 
-        return self._step(2, collector.dealers, handed, {"whole": self.whole}, update)
+        return self._step(2, collector.dealers, handed, {"weight": self.weight}, update)
 
     @property
-    def whole(self) -> float:
+    def weight(self) -> float:
         """What all who are asked weigh; who never came, and nobody knows, counts nothing."""
         known = {**self.fleet.membership.samples, **self.fleet.membership.sizes}
         return float(sum(self._weight(k) for k in self.asked.workers.tolist() if k in known))
@@ -121,7 +122,7 @@ class SecureSum:
         same = isinstance(self.fleet.plan.scheme.controller, Constant)
         steps = int(self.asked.steps[0]) if same else 0
         numbers = self.about(int(self.asked.workers[0]))["numbers"]
-        return alike(self.record, numbers, self.whole, steps)
+        return alike(self.record, numbers, self.weight, steps)
 
     def _unmasked(self, collector: Collector) -> Any:
         """The last step: the sum without its masks."""
@@ -193,11 +194,13 @@ class SecureSum:
         asks = self.asked.stage.asks
         for silo in self.refused:  # of an update that is in no sum
             self.receipts[silo] = Receipt(None, self.fleet.membership.samples.get(silo, 0))
-        accepted = Vectors(accepted=torch.tensor([self.asked.round]))
+        used = mark(self.asked.round)
+        remembers = self.fleet.plan.scheme.uplink.remembers
         return Answers(
             total=total,
             size=sum(self.fleet.membership.samples[silo] for silo in survivors),
-            memories={} if asks else dict.fromkeys(survivors, accepted),
+            memories={} if asks else dict.fromkeys(survivors, used),
+            residues={(k, self.asked.place): used for k in survivors if remembers},
             refused=tuple(sorted(self.refused)),
             missed=tuple(sorted(self.missed)),
             down=self.down,

@@ -77,7 +77,7 @@ def train(
     up, before = worker.with_statistics(up, sent)
     if order["differences"]:
         up = up.map_named(lambda name, v: v - before[name] if name in before else v)
-    uplink = Chain(tuple(_transform(table) for table in order["uplink"]))
+    uplink = Chain(tuple(_transform(table) for table in order["uplink"])).of(stage)
     rng = generator(order["seed"], UPLINK, order["round"], context.node_id, order["stage"])
     up, arrived, _ = uplink.carry(up, Vectors(), rng)
     if order["differences"]:
@@ -85,7 +85,8 @@ def train(
     if not stage.asks:
         returned = arrived.without(BUFFERS).map(lambda vector: vector.unsqueeze(0))
         kept = stage.settle(kept.map(lambda vector: vector.unsqueeze(0)), returned)
-        memory.keep(order["round"], kept.map(lambda vector: vector.reshape(-1)))
+        kept = kept.map(lambda vector: vector.reshape(-1))
+        memory.keep(order["round"], kept, order["accepted"])
     arrays = names.pack(up.without(BUFFERS))
     if BUFFERS in up:
         arrays = ArrayRecord({**arrays, **worker.part.named(up[BUFFERS], BUFFERS + MARK)})

@@ -176,7 +176,7 @@ class AsRecorded(Executor):
         named = asked.workers.tolist()
         was = {i: self.statuses.get((asked.round, asked.place, i), "used") for i in named}
         taken = np.array([was[i] == "used" for i in named], dtype=bool)
-        answers, asked = Answers(), replace(asked, whole=self.inner.whole(asked))
+        answers, asked = Answers(), replace(asked, weight=self.inner.weight(asked))
         if taken.any():
             answers = self.inner.exchange(asked.among(taken), memories, residues)
         missed, refused = (

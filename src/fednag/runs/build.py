@@ -17,8 +17,10 @@ from fednag.config import CUSTOM, Experiment, build_algorithm, participants
 from fednag.config.own import own_loss, own_metrics, own_model
 from fednag.config.parts import scheme_of
 from fednag.config.sections import Data, Evaluation, Split, Stop, is_own
-from fednag.core.algorithm import Algorithm
+from fednag.core.algorithm import BUFFERS, Algorithm, lengths
 from fednag.core.keys import Draws
+from fednag.core.loop import Scheme
+from fednag.core.vectors import Vectors
 from fednag.data import partition, tables
 from fednag.data import sets as data
 from fednag.data.dataset import Dataset, is_for_numbers, is_integer
@@ -31,6 +33,7 @@ from fednag.problems.losses import Loss
 from fednag.problems.metrics import METRICS, Metric, better_of, fitting
 from fednag.problems.models import Factory, made
 from fednag.problems.problem import Problem
+from fednag.simulate.engine import first_state
 from fednag.simulate.run import Level, Patience, Plan
 from fednag.simulate.tuning import choose
 
@@ -72,7 +75,7 @@ class Builder:
             )
         algorithm = algorithm or build_algorithm(experiment.algorithm)
         device = resolve_device(experiment.engine.device)
-        dataset = self._dataset(experiment)
+        dataset = self.dataset(experiment)
         measured = fitting(
             metrics_of(experiment.evaluation, self.parts.metrics),
             dataset.classes is not None,
@@ -92,6 +95,7 @@ class Builder:
         sizes = [len(mine) for mine in owned]
         draws = Draws(experiment.seed, sizes, training.batch)
         scheme = scheme_of(experiment, algorithm, self.parts.given)
+        check_links(scheme, problem)
         # Methods that are compared share the choice.
         choice = self._once(
             [
@@ -161,7 +165,7 @@ class Builder:
             notes += remarks
         return resolved, plan, [*dataset.notes, *deal.notes, *notes, *warnings(experiment, dataset)]
 
-    def _dataset(self, experiment: Experiment) -> Dataset:
+    def dataset(self, experiment: Experiment) -> Dataset:
         if self.parts.dataset is not None:
             return self.parts.dataset
         parts = ["data", experiment.data, experiment.seed, experiment.model.loss]
@@ -448,6 +452,19 @@ def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[st
     deadline = inf if section.deadline is None or plan.algorithm.pooled else section.deadline
     plan = replace(plan, clock=clock, deadline=deadline)
     return experiment.model_copy(update={"clock": update}), plan, notes
+
+
+def check_links(scheme: Scheme, problem: Problem) -> None:
+    """Try the transforms of uplink and downlink on vectors as long as those that will travel."""
+    server = first_state(scheme.algorithm, problem)
+    for stage in scheme.stages:
+        with_buffers = BUFFERS in server
+        sizes = lengths(scheme.algorithm, stage, problem.initial)
+        if with_buffers and not stage.asks:
+            sizes[BUFFERS] = len(server[BUFFERS])
+        up = Vectors(**{n: problem.initial.new_zeros(size) for n, size in sizes.items()})
+        scheme.uplink.check(up, "uplink", len(scheme.algorithm.channel))
+        scheme.downlink.check(server.pick([*stage.down, *[BUFFERS] * with_buffers]), "downlink")
 
 
 def outputs_of(y: Tensor) -> int:

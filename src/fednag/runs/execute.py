@@ -6,8 +6,8 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -24,7 +24,7 @@ from fednag.config.keys import Key
 from fednag.config.own import own_anchor
 from fednag.core.algorithm import BUFFERS
 from fednag.core.ending import Ending
-from fednag.core.files import write_atomically
+from fednag.core.files import os_errors, write_atomically
 from fednag.core.record import Record, expected_rounds
 from fednag.core.state import State
 from fednag.core.vectors import Vectors
@@ -396,16 +396,9 @@ def _last(plan: Plan, record: Record, ending: Ending) -> State:
     )
 
 
-@contextmanager
-def _writing(folder: RunFolder) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FednagError(
-            folder.path,
-            f"cannot be written ({error.strerror or error})",
-            f"free some space or allow writing, then go on with `fednag resume {folder.path}`",
-        ) from error
+def _writing(folder: RunFolder) -> AbstractContextManager[None]:
+    resume = f"free some space or allow writing, then go on with `fednag resume {folder.path}`"
+    return os_errors(folder.path, "cannot be written", resume)
 
 
 def other_versions(saved: Mapping[str, str], how: str = "saved") -> list[str]:

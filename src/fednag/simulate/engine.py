@@ -94,8 +94,8 @@ class Engine(Executor):
         """Compute the exchange; a worker whose update is refused keeps the memory it had."""
         if not asked.stage.asks and is_checked(asked.round):
             self.problem.check_again()
-        if self._secure and not asked.whole:
-            asked = replace(asked, whole=self.whole(asked))
+        if self._secure and not asked.weight:
+            asked = replace(asked, weight=self.weight(asked))
         parts = self._pool.ordered(
             lambda group: self._group(group, memories, residues), self._groups(asked)
         )
@@ -112,7 +112,7 @@ class Engine(Executor):
                 total = part.total if total is None else merge(total, part.total)
         return Answers(total, size, **answers, refused=tuple(refused), up=up)
 
-    def whole(self, asked: Exchange) -> float:
+    def weight(self, asked: Exchange) -> float:
         """The weight of all workers of an exchange."""
         weight = self.scheme.aggregator.weight
         return sum(
@@ -168,7 +168,7 @@ class Engine(Executor):
             rules_mine = mine.without(BUFFERS)
             carried = Carried(self._buffers(sent, mine, len(group)))
             up, kept, told = local_round(
-                replaced(stage, asked.numbers),
+                asked.rules,
                 rows,
                 rules_mine,
                 self._grads(asked, carried),
@@ -196,20 +196,20 @@ class Engine(Executor):
             arrived = up.without(BUFFERS)
             if asked.as_differences:
                 arrived = arrived.map_named(lambda n, r: r + sent[n] if n in sent else r)
-            kept = replaced(stage, asked.numbers).settle(kept or rules_mine, arrived)
+            kept = asked.rules.settle(kept or rules_mine, arrived)
         return Uploads(group, up, kept, left, told, finite, size, wires)
 
     def _uplinked(
         self, asked: Exchange, up: Vectors, residues: Residues
     ) -> tuple[list[Vectors], Vectors, list[Vectors]]:
         """What travels from each worker, what the server makes of it, and what the worker keeps."""
-        uplink = self.scheme.uplink
+        uplink = self.scheme.uplink.of(asked.rules)
         if not uplink.parts:
             return [], up, []
         wires, changed, left = [], [], []
         for row, worker in enumerate(asked.workers.tolist()):
             own = _row(up, row)
-            residue = residues.get((worker, asked.place)) or uplink.init(own)
+            residue = residues.get((worker, asked.place)) or self.scheme.uplink.init(own)
             named = int(self.draws.numbers[worker])
             rng = generator(self.draws.seed, UPLINK, asked.round, named, asked.place)
             gone, arrived, after = uplink.carry(own, residue, rng)
@@ -228,7 +228,7 @@ class Engine(Executor):
         held = self.draws.sizes[asked.workers][finite].tolist()
         weights = [aggregator.weight(size, asked.staleness) for size in held]
         if self._secure:
-            weights = [self._secure.share(weight, asked.whole) for weight in weights]
+            weights = [self._secure.share(weight, asked.weight) for weight in weights]
         kept = up.map(lambda rows: _rows(rows, finite))
         return aggregator.lift(
             kept, torch.tensor(weights, dtype=self._wide).to(self.problem.device)

@@ -57,11 +57,9 @@ class Secured(Executor):
         )
         gone = {worker: int(steps[i]) for i, worker in enumerate(workers) if lost[i]}
         missed = tuple(worker for worker in workers if gone.get(worker, 3) < 3)
-        whole = self.engine.whole(asked)
+        asked = replace(asked, weight=self.engine.weight(asked))
         found = {
-            worker: self.engine.exchange(
-                replace(asked.among(asked.workers == worker), whole=whole), memories, residues
-            )
+            worker: self.engine.exchange(asked.among(asked.workers == worker), memories, residues)
             for worker in workers
             if worker not in missed
         }
