@@ -48,7 +48,10 @@ def test_readme_commands_run(
 
 PAGES = [
     page
-    for page in [ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+    for page in [
+        *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "secure-aggregation")),
+        *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    ]
     if re.search(r"```(sh|python)\n", page.read_text())
 ]
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 import fednag
 from commands import Caller
-from fednag import Aggregator, Controller, FedAvg, FedNAG, FednagError, Vectors
-from fednag.aggregators import AdaptiveNoisyMean, EqualMean, NoisyMean
+from fednag import Controller, FedAvg, FedNAG, FednagError, Vectors
+from fednag.aggregators import AdaptiveNoisyMean, EqualMean, NoisyMean, Secure
 from fednag.algorithms import ALGORITHMS, NbAFL
 from fednag.controllers import Constant, Poisson
 from fednag.core.aggregator import Total
@@ -173,23 +173,13 @@ def test_local_noise_is_counted_per_participation() -> None:
     assert "nobody is trusted" in found.promise
 
 
-@dataclass(frozen=True)
-class Hiding(EqualMean):
-    hides = True
-
-
-@dataclass(frozen=True)
-class HidingBySize(Aggregator):
-    hides = True
-
-
 def test_honest_workers_share_the_noise_of_a_sum_that_alone_is_seen() -> None:
     uplink = Chain((Clip(1.0), Noise(5.0, honest=4)))
-    scheme = replace(noisy(), aggregator=Hiding(), uplink=uplink)
+    scheme = replace(noisy(), aggregator=Secure(equal=True), uplink=uplink)
     assert account(scheme).mechanism == Mechanism(5.0)
     assert "4 workers" in account(scheme).promise
     # Seen one by one, or in a sum of other weights, each upload has its own noise alone.
-    for other in (EqualMean(), HidingBySize()):
+    for other in (EqualMean(), Secure()):
         assert account(replace(scheme, aggregator=other)).mechanism == Mechanism(2.5)
     with pytest.raises(FednagError, match="there may be fewer"):
         account(scheme, setting(100, 3))

@@ -38,6 +38,7 @@ class Exchange:
     as_differences: bool = False  # points come up as differences from what was sent
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
     aggregator: Aggregator | None = None  # as it is in this exchange; None: the scheme's
+    weight: float = 0.0  # the weight of all who were asked; 0: of its workers
     receipts: bool = False  # answers are to say what travelled
 
     @property

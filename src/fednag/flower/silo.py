@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 import torch
@@ -78,11 +79,15 @@ class Silo:
         return decoded(self.scheme.downlink, record, self.like(self.sent(place)), *key)
 
     @property
+    def same_steps(self) -> bool:
+        """All silos of a round do the same number of local iterations."""
+        return isinstance(self.scheme.controller, Constant)
+
+    @property
     def most_steps(self) -> int:
         """Local iterations a server may ask for: tau, unless a controller decides."""
         training = self.experiment.training
-        plain = isinstance(self.scheme.controller, Constant)
-        return training.tau if plain else training.iterations
+        return training.tau if self.same_steps else training.iterations
 
     def sent(self, place: int) -> tuple[str, ...]:
         """The vectors that come down in a stage."""
@@ -119,9 +124,17 @@ class Silo:
                 self.problem.check_again()
             found = self.engine.uploads(asked, memories, residues)
         if not found.finite.all():
-            raise Refusal("the update is not finite", not_finite=True)
+            raise Refusal(self._unusable(found.up), not_finite=True)
         kept = found.kept.map(lambda rows: rows[0].clone()) if found.kept else mine
         return found, kept, time.monotonic() - began
+
+    def _unusable(self, up: Vectors) -> str:
+        """Why an update is not sent."""
+        largest = max(float(vector.abs().max()) for vector in up.values())
+        if not isfinite(largest):
+            return "the update is not finite"
+        limit = getattr(self.scheme.aggregator, "range", 0.0)
+        return f"the update has a number of {largest:.4g}; raise aggregator.range from {limit:g}"
 
     def _here(self, sent: Vectors) -> Vectors:
         return sent.map(lambda vector: vector.to(self.problem.device))

@@ -38,6 +38,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg as Averaging
 from flwr.serverapp.strategy import Result
 
+from fednag.aggregators import Secure
 from fednag.algorithms import ALGORITHMS
 from fednag.config import check_algorithm, describe
 from fednag.config.own import build_part
@@ -109,12 +110,18 @@ class Method(Averaging, Executor):
                 "do not do for it",
                 "use a deployment of fednag's own",
             )
+        if isinstance(summed := _part("aggregator", aggregator), Secure):
+            raise FednagError(
+                "aggregator",
+                "a strategy sees every node's update, so nothing would be secure",
+                "use `fednag flower` for it",
+            )
         self.algorithm, self.seed, self.max_samples = algorithm, seed, max_samples
         self.scheme = Scheme(
             algorithm,
             uplink=Chain(tuple(_part("uplink", part) for part in uplink)),
             downlink=Chain(tuple(secret(_part("downlink", part)) for part in downlink)),
-            aggregator=secret(_part("aggregator", aggregator)),
+            aggregator=secret(summed),
             schedules=tuple(_part("schedule", part) for part in schedules),
         )
         for place, schedule in enumerate(self.scheme.schedules):
@@ -427,7 +434,7 @@ class Named(Method):
 @cache
 def strategy_of(method: type[Algorithm]) -> type[Named]:
     """The strategy of a method, with the method's name and the first line of its description."""
-    known = sorted(fields(method), key=lambda f: f.kw_only)  # type: ignore[arg-type]
+    known = sorted(fields(method), key=lambda f: bool(f.kw_only))  # type: ignore[arg-type]
     shown = [f.name if f.default is MISSING else f"{f.name}={f.default!r}" for f in known]
     about = (method.__doc__ or method.__name__).strip().splitlines()[0]
     text = f"{about}\n\nNumbers: {', '.join(shown) or 'none'}."
