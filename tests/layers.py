@@ -13,7 +13,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("core",),
     ("transforms", "aggregators", "controllers"),
-    ("algorithms",),
+    ("algorithms", "privacy"),
     ("data",),
     ("compute",),
     ("problems",),
@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("results",),
     ("arguments",),
     ("api",),
-    ("planning", "frontier", "paper"),
+    ("planning", "frontier", "decide", "paper"),
     ("cli",),
     ("__main__", "__init__"),
 )

@@ -18,13 +18,12 @@ from fednag.core.transform import Transform
 from fednag.devices.fleet import Fleet, load_fleet
 from fednag.devices.times import duration
 from fednag.errors import FednagError, within
-from fednag.problems.metrics import ALWAYS, METRICS
 from fednag.results import Run
 from fednag.runs.build import Builder
 from fednag.runs.frontier import Cell, Times, amount, cells
 from fednag.runs.interrupts import Watch
 from fednag.runs.labels import by_label
-from fednag.runs.targets import Target, read_target, settled
+from fednag.runs.targets import Target, read_target, settled, with_measure
 from fednag.transforms import TRANSFORMS
 
 __all__ = ["Candidate", "Frontier", "candidates", "frontier", "read_uplink"]
@@ -178,7 +177,7 @@ def candidates(
     >>> [each.label for each in found]
     ['fednag none', 'fednag sign', 'fedavg none', 'fedavg sign']
     """
-    raw = _measured(experiment, target)
+    raw = with_measure(experiment, target.measure, "--target", f"{target.measure}={target.value:g}")
     chains = _chains(uplinks)
     found = []
     for method, table in methods(raw, list(algorithms), source):
@@ -193,24 +192,6 @@ def candidates(
                 parsed = parse({**table, "uplink": tables, "seed": seed}, source)
                 found.append(Candidate(f"{method} {uplink}", method, uplink, parsed))
     return found
-
-
-def _measured(raw: Mapping[str, Any], target: Target) -> dict[str, Any]:
-    """The experiment, in which the target's measure is taken: known before hours of training."""
-    table = raw.get("evaluation", {})
-    listed = table.get("metrics", []) if isinstance(table, Mapping) else []
-    names = list(listed) if isinstance(listed, list | tuple) else []
-    known = [*ALWAYS, *(str(name).rpartition(":")[2] for name in names)]
-    if target.measure in known:
-        return dict(raw)
-    if target.measure not in METRICS:
-        raise FednagError(
-            "--target",
-            f"no such measure{nearest(target.measure, [*known, *METRICS])}",
-            f"there are {', '.join(dict.fromkeys([*known, *METRICS]))}",
-            given=f"{target.measure}={target.value:g}",
-        )
-    return {**raw, "evaluation": {**table, "metrics": [*names, target.measure]}}
 
 
 def _chains(uplinks: Sequence[str]) -> dict[str, list[dict[str, Any]]]:

@@ -11,12 +11,15 @@ import typer
 
 from fednag.cli.common import blaming, console, given_seeds, print_json, set_fields, unless
 from fednag.cli.data import data_app
+from fednag.cli.deciding import decide
 from fednag.cli.exporting import export_app
 from fednag.cli.flower import flower_app
 from fednag.cli.frontier import frontier
+from fednag.cli.ledger import ledger_app
 from fednag.cli.live import watch
 from fednag.cli.options import Algorithms, Json, Out, Quiet, Runs, Seeds, Set, Verbose
 from fednag.cli.paper import paper_app
+from fednag.cli.privacy import privacy_app
 from fednag.cli.reporting import report as report_page
 from fednag.cli.reporting import show
 from fednag.cli.running import report, run_and_report
@@ -40,8 +43,10 @@ TRAIN, SEE, KNOW, THINK = "Train", "See what came of it", "Look up", "Plan and c
 app.add_typer(flower_app, name="flower", rich_help_panel=TRAIN)
 app.add_typer(data_app, name="data", rich_help_panel=KNOW)
 app.add_typer(time_app, name="time", rich_help_panel=THINK)
+app.add_typer(privacy_app, name="privacy", rich_help_panel=THINK)
 app.add_typer(theory_app, name="theory", rich_help_panel=THINK)
 app.add_typer(paper_app, name="paper", rich_help_panel=THINK)
+app.add_typer(ledger_app, name="ledger", rich_help_panel=SEE)
 
 DEMO: dict[str, Any] = {
     "name": "digits",
@@ -199,7 +204,7 @@ def resume_runs(
     from fednag.runs.folder import find_runs
 
     folders = find_runs(runs)
-    failed: list[str] = []
+    failed: list[FednagError] = []
     report(
         [folder.path.name for folder in folders],
         lambda started, watch: resume_all(folders, started, watch, failed),
@@ -214,6 +219,7 @@ def resume_runs(
 
 
 app.command(rich_help_panel=TRAIN)(frontier)
+app.command(rich_help_panel=TRAIN)(decide)
 app.command(rich_help_panel=SEE)(watch)
 app.command(rich_help_panel=SEE)(show)
 app.command(name="report", rich_help_panel=SEE)(report_page)
@@ -301,7 +307,7 @@ def _numbers(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
 
     found: dict[str, Any] = {}
     required = []
-    for field in fields(cls):
+    for field in sorted(fields(cls), key=lambda field: bool(field.kw_only)):  # options last
         default = field.default
         if default is MISSING and field.default_factory is not MISSING:
             default = field.default_factory()

@@ -104,7 +104,7 @@ def paper_run(
     _known(scale)
     chosen = pick(read_figures(experiments), figure)
     if why := missing(chosen, scale):
-        raise FednagError(why)
+        raise why
     _run([chosen], scale, out, known, quiet, verbose, json)
 
 
@@ -131,8 +131,8 @@ def paper_all(
     absent = {f.name: why for f in figures if (why := missing(f, scale))}
     there = [figure for figure in figures if figure.name not in absent]
     if not there:
-        raise FednagError(next(iter(absent.values())))
-    _run(there, scale, out, known, quiet, verbose, json, list(absent.values()))
+        raise next(iter(absent.values()))
+    _run(there, scale, out, known, quiet, verbose, json, [str(why) for why in absent.values()])
 
 
 @paper_app.command("verdict")

@@ -108,7 +108,7 @@ def report(
     unless(failed)
 
 
-def read_runs(runs: list[Path]) -> tuple[list[RunView], list[str]]:
+def read_runs(runs: list[Path]) -> tuple[list[RunView], list[FednagError]]:
     from fednag.runs.folder import find_runs
     from fednag.runs.view import read_views
 

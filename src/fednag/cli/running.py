@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fednag.api import Started
     from fednag.config import Experiment
     from fednag.core.algorithm import Algorithm
+    from fednag.errors import FednagError
     from fednag.results import Run
     from fednag.runs.interrupts import Watch
 
@@ -52,7 +53,7 @@ def report(
     again: str = " with --resume",
     verbose: bool = False,
     json: bool = False,
-    failed: Sequence[str] = (),
+    failed: Sequence[FednagError] = (),
 ) -> None:
     """Do the work with progress, then a table, a chart and a page of what came of it."""
     from fednag.runs.interrupts import Interrupted, Watch

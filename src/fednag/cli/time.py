@@ -20,6 +20,7 @@ from fednag.cli.options import Target as TargetOption
 from fednag.cli.planning import time_plan
 from fednag.cli.recording import time_listen, time_record
 from fednag.cli.timetables import parts_table, reductions_table, times_table
+from fednag.core.files import os_errors
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def time_replay(
     asked = given_target(target, loss)
     if flops is not None and not 0 < flops < float("inf"):
         raise FednagError("--flops", remedy="give a number above 0", given=f"{flops:g}")
-    failed: list[str] = []
+    failed: list[FednagError] = []
     found, said = distinguished(_read(find_runs(runs), flops, failed))
     if not found:
         unless(failed)
@@ -145,7 +146,7 @@ def checked_sampling(text: str) -> str | None:
     return text or None
 
 
-def _read(folders: list[Any], flops: float | None, failed: list[str]) -> list[TimedRun]:
+def _read(folders: list[Any], flops: float | None, failed: list[FednagError]) -> list[TimedRun]:
     from fednag.clock.runs import read_run
 
     found = []
@@ -153,7 +154,7 @@ def _read(folders: list[Any], flops: float | None, failed: list[str]) -> list[Ti
         try:
             found.append(read_run(folder, flops))
         except FednagError as error:
-            failed.append(str(error))
+            failed.append(error)
     return found
 
 
@@ -249,10 +250,8 @@ def _write(
     chart = time_chart(curves, shares, title, target.measure, target.value)
     written = save(chart, folder / f"time-{fleet.name}")
     path = folder / f"time-{fleet.name}.json"
-    try:
+    with os_errors(path, "cannot be written", "use --out"):
         write_atomically(path, json_text(report) + "\n")
-    except OSError as error:
-        raise FednagError(path, f"cannot be written ({error.strerror})", "use --out") from error
     return [*written, path]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fednag.core.aggregator import Total
+from fednag.core.aggregator import Aggregator, Total
 from fednag.core.algorithm import Algorithm
 from fednag.core.keys import Indexes
 from fednag.core.vectors import Vectors
@@ -36,6 +37,8 @@ class Exchange:
     staleness: int = 0
     as_differences: bool = False  # points come up as differences from what was sent
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
+    aggregator: Aggregator | None = None  # as it is in this exchange; None: the scheme's
+    receipts: bool = False  # answers are to say what travelled
 
     @property
     def rules(self) -> Algorithm:
@@ -50,6 +53,15 @@ class Exchange:
             steps=self.steps[chosen],
             starts=self.starts[chosen],
         )
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a worker sent in an exchange."""
+
+    up: str | None  # the digest of its upload as it travelled; None without one
+    samples: int
+    signature: str | None = None  # its own, where it has a key
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +81,7 @@ class Answers:
     missed: tuple[int, ...] = ()  # who did not answer
     down: int = 0  # bytes
     up: int = 0
+    receipts: Mapping[int, Receipt] = field(default_factory=dict)  # if the exchange asks for them
 
 
 class Executor:
@@ -76,6 +89,8 @@ class Executor:
 
     held: int
     """Samples of all workers."""
+    keys: Mapping[int, str] = MappingProxyType({})
+    """The public keys of workers who sign what they send."""
     counts_downloads: bool = False
     """Its answers say how many bytes went down; otherwise everyone reached is sent all of it."""
 

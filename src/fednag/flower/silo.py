@@ -20,6 +20,7 @@ from fednag.errors import FednagError
 from fednag.flower.protocol import METRIC, Refusal, decoded, layout
 from fednag.flower.settings import Deployment
 from fednag.flower.silo_data import held_by, number_of
+from fednag.privacy.promise import secretly
 from fednag.problems.metrics import fitting
 from fednag.runs.build import Builder, metrics_of, resolve_device
 from fednag.simulate.engine import Engine, Uploads, first_memory, is_checked
@@ -40,7 +41,7 @@ class Silo:
         draws = Draws(
             experiment.seed, [self.samples], experiment.training.batch, numbers=[self.number]
         )
-        self.scheme = deployment.scheme
+        self.scheme = secretly(deployment.scheme)
         self.engine = Engine(
             self.problem, self.scheme, [holding.samples], draws, chunk=1, threads=1
         )
@@ -65,7 +66,8 @@ class Silo:
     def like(self, names: tuple[str, ...]) -> Vectors:
         """Names, lengths and types of vectors that come down."""
         problem = self.problem
-        lengths = {name: len(problem.initial) for name in names}
+        first = self.algorithm.init(problem.initial)
+        lengths = {name: len(first.get(name, problem.initial)) for name in names}
         if problem.batch_norm == "averaged" and len(problem.buffers):
             lengths[BUFFERS] = len(problem.buffers)
         return layout(lengths, problem.dtype)

@@ -19,9 +19,8 @@ from flwr.app import RecordDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from fednag.core.files import write_atomically
+from fednag.core.files import os_errors, write_atomically
 from fednag.core.vectors import Vectors
-from fednag.errors import FednagError
 from fednag.flower.protocol import Refusal, pack, unpack
 
 KEPT = 2  # rounds that were used: the server may go back to the one before its last
@@ -68,19 +67,14 @@ class Memory:
             del self.state[f"{self.prefix}{old}"]
         if self.folder is None:
             return
-        try:
+        unkept = "the silo's memory cannot be kept there"
+        with os_errors(self.folder, unkept, "give another memory-folder"):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             content = save({name: vector.cpu().contiguous() for name, vector in kept.items()})
             write_atomically(self.folder / f"{number:09}.safetensors", content)
             found = {int(path.stem): path for path in self.folder.glob("*.safetensors")}
             for old in _unwanted(sorted(found), number, accepted):
                 found[old].unlink()
-        except OSError as error:
-            raise FednagError(
-                self.folder,
-                f"the silo's memory cannot be kept there ({error.strerror})",
-                "give another memory-folder",
-            ) from error
 
     def _on_disk(self, number: int) -> Vectors | None:
         if self.folder is None:

@@ -28,12 +28,14 @@ from fednag.data.partition import Partition
 from fednag.devices.executor import on_clock
 from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
+from fednag.privacy.promise import accountant_of, sample_accountant
 from fednag.problems import models
 from fednag.problems.losses import Loss
 from fednag.problems.metrics import METRICS, Metric, better_of, fitting
 from fednag.problems.models import Factory, made
 from fednag.problems.problem import Problem
-from fednag.simulate.engine import first_state
+from fednag.simulate.engine import first_memory, first_state
+from fednag.simulate.private import check_model
 from fednag.simulate.run import Level, Patience, Plan
 from fednag.simulate.tuning import choose
 
@@ -75,7 +77,7 @@ class Builder:
             )
         algorithm = algorithm or build_algorithm(experiment.algorithm)
         device = resolve_device(experiment.engine.device)
-        dataset = self._dataset(experiment)
+        dataset = self.dataset(experiment)
         measured = fitting(
             metrics_of(experiment.evaluation, self.parts.metrics),
             dataset.classes is not None,
@@ -99,7 +101,8 @@ class Builder:
         # Methods that are compared share the choice.
         choice = self._once(
             [
-                f"tuning of {per_round}, chunk {engine.chunk}",  # a given one displaces none found
+                # A given chunk displaces none found.
+                f"tuning of {per_round}, chunk {engine.chunk}, {scheme.gradient}",
                 *self._parts(experiment, device),
                 (draws.width, training.tau, engine, algorithm.elementwise),
             ],
@@ -111,7 +114,7 @@ class Builder:
                 training.tau,
                 participants=per_round,
                 iterations=training.iterations,
-                chunk=engine.chunk,
+                chunk=1 if scheme.gradient else engine.chunk,  # samples are stacked instead
                 threads=engine.threads,
             ),
         )
@@ -158,13 +161,18 @@ class Builder:
             metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
+            ledger=experiment.ledger.kind == "chain",
         )
+        if experiment.privacy.delta is not None:
+            plan = private(experiment, plan)
+            assert plan.privacy is not None
+            notes += plan.privacy.notes(plan.rounds)
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)
             notes += remarks
         return resolved, plan, [*dataset.notes, *deal.notes, *notes, *warnings(experiment, dataset)]
 
-    def _dataset(self, experiment: Experiment) -> Dataset:
+    def dataset(self, experiment: Experiment) -> Dataset:
         if self.parts.dataset is not None:
             return self.parts.dataset
         parts = ["data", experiment.data, experiment.seed, experiment.model.loss]
@@ -464,6 +472,28 @@ def check_links(scheme: Scheme, problem: Problem) -> None:
         up = Vectors(**{n: problem.initial.new_zeros(size) for n, size in sizes.items()})
         scheme.uplink.check(up, "uplink", len(scheme.algorithm.channel))
         scheme.downlink.check(server.pick([*stage.down, *[BUFFERS] * with_buffers]), "downlink")
+
+
+def private(experiment: Experiment, plan: Plan) -> Plan:
+    """The plan with an accountant of its noise."""
+    section, scheme = experiment.privacy, plan.scheme
+    assert section.delta is not None
+    promised: dict[str, Any] = {"delta": section.delta, "budget": section.epsilon}
+    if section.unit == "sample":
+        check_model(plan.problem)
+        return replace(
+            plan, privacy=sample_accountant(scheme, plan.setting, plan.batch, **promised)
+        )
+    accountant = accountant_of(
+        scheme,
+        plan.setting,
+        **promised,
+        remembers=bool(first_memory(plan.algorithm, plan.problem)),
+        buffers=BUFFERS in first_state(plan.algorithm, plan.problem),
+    )
+    if accountant.mechanism.sampling == "fixed":  # then nothing may tie a worker's rounds together
+        scheme = replace(scheme, by_round=True)
+    return replace(plan, privacy=accountant, scheme=scheme)
 
 
 def outputs_of(y: Tensor) -> int:

@@ -12,6 +12,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ SINCE: dict[str, Any] = {
     "flying": (),
     "news": {},
 }
-TOLD = ("share", "steps", "staleness", "seconds", "round", "iteration", "missed")
+TOLD = ("share", "steps", "staleness", "seconds", "round", "iteration", "missed", "refused")
 
 
 class UnusableError(Exception):
@@ -95,6 +96,7 @@ def write(
     owner: str,
     versions: Mapping[str, str],
     plain: Plain = (None, None, None),
+    ledger: Mapping[str, Any] | None = None,
 ) -> None:
     """Save the state after ``records`` records, then drop all but the newest checkpoints."""
     tensors = {f"server.{name}": vector for name, vector in state.server.items()}
@@ -119,6 +121,7 @@ def write(
         for flight in state.flying
     ]
     about["plain"] = plain
+    about["ledger"] = ledger  # its head
     about["evaluated"] = state.record is not None
     about["records"] = asdict(folder.mark(records))
     if state.best is not None:
@@ -144,6 +147,15 @@ def remove(folder: RunFolder) -> None:
         file.unlink()
     if folder.checkpoints.is_dir() and not any(folder.checkpoints.iterdir()):
         folder.checkpoints.rmdir()
+
+
+def ledger_heads(folder: RunFolder) -> list[object]:
+    """What the checkpoints know of the run's ledger; those that cannot be read know nothing."""
+    found: list[object] = []
+    for file in _files(folder):
+        with suppress(OSError, UnusableError):
+            found.append(_table(_header(file.read_bytes())["fednag"]).get("ledger"))
+    return found
 
 
 def newest(folder: RunFolder, plan: Plan, owner: str) -> tuple[Checkpoint | None, dict[Path, str]]:
@@ -218,7 +230,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         worker, place, own = name.split(".", 2)
         residues.setdefault((int(worker), int(place)), {})[own] = vector
     news = {**about["news"], "told": {int(i): t for i, t in about["news"].get("told", {}).items()}}
-    for name in ("staleness", "missed"):
+    for name in ("staleness", "missed", "refused"):
         news[name] = tuple(news.get(name, ()))
     first = {"round": about["round"], "iteration": about["iteration"]}
     best = about["best"]

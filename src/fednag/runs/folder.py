@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fednag.core.files import sync, write_atomically
+from fednag.core.files import os_errors, sync, write_atomically
 from fednag.core.record import MAY_BE_NONE, Record, RoundFacts
 from fednag.errors import BusyError, FednagError
 
@@ -59,11 +59,34 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def releases_file(self) -> Path:
+        """How many rounds were begun with noise that cannot be drawn again."""
+        return self.path / "releases.json"
+
+    def released(self, rounds: int) -> int:
+        """That number; ``rounds`` are over, so that there must have been as many."""
+        file = self.releases_file
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))["rounds"] if file.exists() else 0
+            if not _is_number(found, whole=True) or found < rounds:
+                raise ValueError(f"{rounds} rounds are over, and it says {found!r}")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise FednagError(
+                file,
+                f"it says how often noise was released, and cannot be used ({error})",
+                "restore it, or start a new run",
+            ) from error
+        return int(found)
+
+    def count_release(self, rounds: int) -> None:
+        write_atomically(self.releases_file, json.dumps({"rounds": rounds}))
+
     @classmethod
     def create(cls, root: Path, name: str, label: str) -> RunFolder:
         """A new folder ``root/name/label``, or ``label-2`` and so on when that is taken."""
         parent = root / name
-        try:
+        with os_errors(parent, "cannot make a run folder there", "choose another with --out"):
             parent.mkdir(parents=True, exist_ok=True)
             for number in range(1, 100_000):
                 path = parent / (label if number == 1 else f"{label}-{number}")
@@ -72,12 +95,6 @@ class RunFolder:
                 except FileExistsError:
                     continue
                 return cls(path)
-        except OSError as error:
-            raise FednagError(
-                parent,
-                f"cannot make a run folder there ({error.strerror})",
-                "choose another with --out",
-            ) from error
         raise FednagError(parent, f"too many runs named {label}", "remove some")
 
     @classmethod
@@ -174,12 +191,8 @@ class RunFolder:
         """All records; a last line cut short by a crash is left out."""
         if not self.records_file.is_file():
             raise FednagError(self.path, "no records.jsonl there", "give the folder of a run")
-        try:
+        with os_errors(self.records_file, "cannot be read", "check its permissions"):
             text = self.records_file.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise FednagError(
-                self.records_file, f"cannot be read ({error.strerror})", "check its permissions"
-            ) from error
         lines = text.split("\n")[:-1]  # what follows the last line break was cut short
         return [self._parse(line, number) for number, line in enumerate(lines, 1)]
 

@@ -11,7 +11,7 @@ from fednag.runs.view import RunView
 V = TypeVar("V", bound=RunView)
 
 # What may differ between runs that are averaged: it decides no number but by the seed.
-IDLE = ("name", "seed", "checkpoint.", "engine.threads", "engine.chunk")
+IDLE = ("name", "seed", "checkpoint.", "ledger.", "engine.threads", "engine.chunk")
 
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:

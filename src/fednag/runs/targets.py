@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import floor, isfinite, log10
 from typing import Any
 
+from fednag.config.messages import nearest
 from fednag.core.record import Record
 from fednag.errors import FednagError
 from fednag.problems.metrics import ALWAYS, METRICS, Better, as_good, better_of
@@ -91,6 +92,21 @@ def _checked(target: Target, option: str, given: str) -> Target:
     if target.measure in ("loss", "test_loss") and not target.value > 0:
         raise FednagError(option, remedy="give a number above 0", given=given)
     return target
+
+
+def with_measure(raw: Mapping[str, Any], measure: str, option: str, given: str) -> dict[str, Any]:
+    """An experiment's tables in which a measure is taken: known before hours of training."""
+    table = raw.get("evaluation", {})
+    listed = table.get("metrics", []) if isinstance(table, Mapping) else []
+    names = list(listed) if isinstance(listed, list | tuple) else []
+    known = [*ALWAYS, *(str(name).rpartition(":")[2] for name in names)]
+    if measure in known:
+        return dict(raw)
+    if measure not in METRICS:
+        there = list(dict.fromkeys([*known, *METRICS]))
+        remedy = f"there are {', '.join(there)}"
+        raise FednagError(option, f"no such measure{nearest(measure, there)}", remedy, given=given)
+    return {**raw, "evaluation": {**table, "metrics": [*names, measure]}}
 
 
 def settled(target: Target | None, runs: Sequence[RunView]) -> Target | None:

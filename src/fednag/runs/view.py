@@ -139,14 +139,14 @@ class RunView:
         return [value for value in found if value is not None]
 
 
-def read_views(folders: Iterable[RunFolder]) -> tuple[list[RunView], list[str]]:
-    """(those with records, a sentence for each that cannot be read)."""
-    views, failed = [], []
+def read_views(folders: Iterable[RunFolder]) -> tuple[list[RunView], list[FednagError]]:
+    """(those with records, an error for each that cannot be read)."""
+    views, failed = [], list[FednagError]()
     for folder in folders:
         try:
             view = RunView.read(folder)
         except FednagError as error:
-            failed.append(str(error))
+            failed.append(error)
             continue
         if view.records:
             views.append(view)

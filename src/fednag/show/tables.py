@@ -24,7 +24,7 @@ def headings(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def measured_headings(rows: Sequence[Row]) -> tuple[str, ...]:
     tested = ["test loss"] if any(row.final_test_loss for row in rows) else []
-    return (*tested, *_metrics(rows))
+    return (*tested, *_metrics(rows), *(["epsilon"] if _private(rows) else []))
 
 
 def cells(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -39,6 +39,7 @@ def cells(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
         text(row.best_loss, NUMBER),
         *tested,
         *(text(row.final_metrics.get(name), NUMBER) for name in _metrics(rows)),
+        *(["-" if row.epsilon is None else f"{row.epsilon:.3g}"] if _private(rows) else []),
         f"{row.iterations:,}",
         f"{row.megabytes:,.1f}",
         f"{row.seconds:,.1f}",
@@ -48,6 +49,10 @@ def cells(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
 
 def _metrics(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.final_metrics))
+
+
+def _private(rows: Sequence[Row]) -> bool:
+    return any(row.epsilon is not None for row in rows)
 
 
 def target_headings(target: Target) -> tuple[str, ...]:

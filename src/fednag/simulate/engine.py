@@ -20,11 +20,12 @@ from fednag.compute.randomness import private_randomness
 from fednag.compute.threads import ThreadPool
 from fednag.core.aggregator import Total
 from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Receipt, Residues
 from fednag.core.keys import MODEL, UPLINK, Draws, Indexes, generator
 from fednag.core.loop import Scheme
-from fednag.core.vectors import Vector, Vectors
+from fednag.core.vectors import Vector, Vectors, digest
 from fednag.problems.problem import Problem
+from fednag.simulate.private import PrivateBatch, no_data
 from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, replaced, stacked
 
 Mask = NDArray[np.bool_]
@@ -94,7 +95,7 @@ class Engine(Executor):
         parts = self._pool.ordered(
             lambda group: self._group(group, memories, residues), self._groups(asked)
         )
-        answers: dict[str, Any] = {"memories": {}, "residues": {}, "told": {}}
+        answers: dict[str, Any] = {"memories": {}, "residues": {}, "told": {}, "receipts": {}}
         total, size, up = None, 0, 0
         refused: list[int] = []
         for part in parts:
@@ -131,7 +132,20 @@ class Engine(Executor):
             },
             refused=tuple(int(worker) for worker in workers[~found.finite]),
             up=0 if self.scheme.algorithm.pooled else found.nbytes,
+            receipts=self._receipts(found) if asked.receipts else {},
         )
+
+    def _receipts(self, found: Uploads) -> dict[int, Receipt]:
+        """Of each worker: the digest of its upload as it travels, unless it is not finite."""
+        return {
+            worker: Receipt(
+                digest(found.wires[row] if found.wires else found.up.map(lambda v, row=row: v[row]))  # type: ignore[misc]
+                if found.finite[row]
+                else None,
+                int(self.draws.sizes[worker]),
+            )
+            for row, worker in enumerate(found.workers.tolist())
+        }
 
     def uploads(self, asked: Exchange, memories: Memories, residues: Residues) -> Uploads:
         """What stacked workers send, all of whom do the same number of steps."""
@@ -197,7 +211,7 @@ class Engine(Executor):
         """The aggregate of the updates that are finite."""
         if not finite.any():
             return None
-        aggregator = self.scheme.aggregator
+        aggregator = asked.aggregator or self.scheme.aggregator
         held = self.draws.sizes[asked.workers][finite].tolist()
         weights = [aggregator.weight(size, asked.staleness) for size in held]
         kept = up.map(lambda rows: _rows(rows, finite))
@@ -313,6 +327,11 @@ class Engine(Executor):
         group, steps = asked.workers, int(asked.steps[0])
         if not steps:
             return
+        if self.scheme.gradient:
+            given = self.problem, self.scheme.gradient, self.draws, self.owned, carried.rows, group
+            for step in range(steps):
+                yield PrivateBatch(*given, asked.starts + step)
+            return
         if not self.draws.batch:
             for _ in range(steps):
                 yield self._full(group, carried, moves=True)
@@ -426,10 +445,14 @@ class GroupData:
         self.engine, self.group, self.carried = engine, group, carried
 
     def gradient(self, w: Vector) -> Vector:
+        if self.engine.scheme.gradient:
+            raise no_data()
         return self.engine._full(self.group, self.carried)(w)
 
     def loss(self, w: Vector) -> Vector:
         engine, problem = self.engine, self.engine.problem
+        if engine.scheme.gradient:
+            raise no_data()
         found = []
         for row, worker in enumerate(self.group):
             index = torch.from_numpy(engine.owned[worker]).to(problem.device)
