@@ -98,6 +98,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "aggregator.kind": ("mean", "equal"),
     "controller.kind": ("constant", "steps-by-worker"),
     "schedule": ((), ({"kind": "cosine", "field": "algorithm.lr"},)),
+    "attack": ((), ({"kind": "sign-flip"},)),
     "own": (None, {"mine.py": "f" * 64}),
 }
 METHODS: dict[str, dict[str, float]] = {
@@ -128,7 +129,8 @@ NO_NUMBERS = {"name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds
 AFTER_FIRST = {
     *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
-    *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule", "own"),
+    *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule"),
+    *("attack", "own"),
 }
 # Keys that version 0.1.0 gave to its methods at their defaults.
 FIRST = {

@@ -542,7 +542,7 @@ def test_numbers_at_their_defaults_are_no_other_run() -> None:
             "uplink.0.size: no such key; allowed here: norm",
         ),
         ({"uplink": {"kind": "clip"}}, "uplink"),
-        ({"aggregator": {"kind": "median"}}, "aggregator.kind: no aggregator 'median'"),
+        ({"aggregator": {"kind": "mode"}}, "aggregator.kind: no aggregator 'mode'"),
         ({"controller": {"kind": "buffered"}}, "controller.need: is missing"),
         ({"controller": {"kind": "steps-by-worker", "steps": []}}, "controller.steps"),
         ({"schedule": [{"kind": "cosine"}]}, "schedule.0.field: is missing"),

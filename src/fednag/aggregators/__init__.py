@@ -1,11 +1,31 @@
 """Every aggregator shipped, by the name used in ``[aggregator]``."""
 
+from fednag.aggregators.clipping import CentredClipping
+from fednag.aggregators.krum import Krum, MultiKrum
 from fednag.aggregators.mean import EqualMean, Mean
+from fednag.aggregators.norm_bound import NormBound
+from fednag.aggregators.ranked import Median, TrimmedMean
 from fednag.core.aggregator import Aggregator
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
     "mean": Mean,
     "equal": EqualMean,
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
+    "krum": Krum,
+    "multi-krum": MultiKrum,
+    "norm-bound": NormBound,
+    "centred-clipping": CentredClipping,
 }
 
-__all__ = ["AGGREGATORS", "EqualMean", "Mean"]
+__all__ = [
+    "AGGREGATORS",
+    "CentredClipping",
+    "EqualMean",
+    "Krum",
+    "Mean",
+    "Median",
+    "MultiKrum",
+    "NormBound",
+    "TrimmedMean",
+]

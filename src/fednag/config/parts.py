@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from fednag.aggregators import AGGREGATORS
+from fednag.attacks import ATTACKS
 from fednag.config.messages import nearest
 from fednag.config.own import build_part, checker
 from fednag.config.sections import CUSTOM, is_own
 from fednag.controllers import CONTROLLERS, SCHEDULES
 from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import Algorithm
+from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Schedule
 from fednag.core.loop import Scheme
 from fednag.core.transform import Chain, Transform
@@ -31,8 +33,9 @@ REGISTRIES: dict[str, tuple[dict[str, Any], type[Any]]] = {
     "uplink": (TRANSFORMS, Transform),
     "downlink": (TRANSFORMS, Transform),
     "schedule": (SCHEDULES, Schedule),
+    "attack": (ATTACKS, Attack),
 }
-LISTED = ("uplink", "downlink", "schedule")
+LISTED = ("uplink", "downlink", "schedule", "attack")
 
 Given = Mapping[str, Sequence[Any]]
 """Parts that are objects of Python, by section, in their order; None where a table says it all."""
@@ -88,7 +91,15 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
             "controller"
         )
     uplink, downlink = Chain((*algorithm.channel, *made["uplink"])), Chain(tuple(made["downlink"]))
-    return Scheme(algorithm, controller, uplink, downlink, aggregator, schedules)
+    attacks = tuple(made["attack"])
+    for place, attack in enumerate(attacks):
+        if attack.sees and controller.needs_clock:
+            raise FednagError(
+                f"attack.{place}.kind: {experiment.attack[place]['kind']} needs what all honest "
+                f"workers send in a round, and {experiment.controller['kind']} does not wait for "
+                "them; use another attack or controller"
+            )
+    return Scheme(algorithm, controller, uplink, downlink, aggregator, schedules, attacks)
 
 
 def described(part: object, section: str) -> tuple[dict[str, Any], Any]:

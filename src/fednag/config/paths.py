@@ -44,7 +44,7 @@ def with_code(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, A
         elif given is not None:
             result[section] = {**result[section], key: placed_name(given, folder)}
     for section, given in result.items():
-        if section in ("aggregator", "controller", "uplink", "downlink", "schedule"):
+        if section in ("aggregator", "controller", "uplink", "downlink", "schedule", "attack"):
             result[section] = _with_code(given, folder)
     if isinstance(listed := result.get("algorithms"), list):
         result["algorithms"] = [

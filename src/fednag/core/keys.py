@@ -16,6 +16,7 @@ Indexes = NDArray[np.int64]
 # Distinguish the streams that share a seed.
 PARTICIPANTS, ORDER, MODEL, SAMPLE, UPLINK, DOWNLINK, DELAYS, AGGREGATOR, AGGREGATION = range(1, 10)
 COIN = 10
+ATTACKERS, ATTACK = 16, 17
 
 EPOCHS_DRAWN = 4  # at once: making a generator takes longer than drawing a small worker's order
 

@@ -16,8 +16,9 @@ import torch
 
 from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import BUFFERS, Algorithm, News, server_round
+from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined, screened
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
 from fednag.core.record import RoundFacts
 from fednag.core.state import Flight, State
@@ -41,6 +42,7 @@ class Scheme:
     downlink: Chain = field(default_factory=Chain)
     aggregator: Aggregator = field(default_factory=Aggregator)
     schedules: tuple[Schedule, ...] = ()
+    attacks: tuple[Attack, ...] = ()
 
     @property
     def stages(self) -> tuple[Algorithm, ...]:
@@ -161,6 +163,7 @@ class Loop:
         """The server's half of an exchange; False if no answer can be used."""
         scheme, server = self.scheme, draft.server
         answers = yield from self._answers(draft, taken)
+        answers = screened(scheme.aggregator, answers, self.setting.sizes)
         draft.take(answers, taken)
         if answers.total is None:
             draft.usable = False
@@ -242,25 +245,9 @@ class Loop:
         for part in taken:
             came = yield part, draft.memories, draft.residues
             assert came is not None
-            found = came if found is None else self._merged(found, came)
+            found = came if found is None else joined(self.scheme.aggregator, found, came)
         assert found is not None
         return found
-
-    def _merged(self, a: Answers, b: Answers) -> Answers:
-        totals = [total for total in (a.total, b.total) if total is not None]
-        both = self.scheme.aggregator.merge(*totals) if len(totals) == 2 else None
-        return Answers(
-            total=both or (totals[0] if totals else None),
-            size=a.size + b.size,
-            memories={**a.memories, **b.memories},
-            residues={**a.residues, **b.residues},
-            told={**a.told, **b.told},
-            steps={**a.steps, **b.steps},
-            refused=a.refused + b.refused,
-            missed=a.missed + b.missed,
-            down=a.down + b.down,
-            up=a.up + b.up,
-        )
 
     def _next(self, state: State, draft: _Draft) -> State:
         told = state.record is not None  # of those named so far

@@ -18,6 +18,7 @@ from fednag.config.own import own_loss, own_metrics, own_model
 from fednag.config.parts import scheme_of
 from fednag.config.sections import Data, Evaluation, Split, Stop, is_own
 from fednag.core.algorithm import Algorithm
+from fednag.core.attack import attackers
 from fednag.core.keys import Draws
 from fednag.data import partition, tables
 from fednag.data import sets as data
@@ -92,6 +93,12 @@ class Builder:
         sizes = [len(mine) for mine in owned]
         draws = Draws(experiment.seed, sizes, training.batch)
         scheme = scheme_of(experiment, algorithm, self.parts.given)
+        attackers(scheme.attacks, experiment.seed, workers)  # they must be there
+        for place, attack in enumerate(scheme.attacks):
+            if attack.flips and dataset.classes is None:
+                raise FednagError(
+                    f"attack.{place}.kind: it changes labels, and these data have none; use another"
+                )
         # Methods that are compared share the choice.
         choice = self._once(
             [

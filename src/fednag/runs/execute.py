@@ -20,6 +20,7 @@ from torch import nn
 
 from fednag.config import Experiment
 from fednag.config.keys import Key
+from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import BUFFERS
 from fednag.core.ending import Ending
 from fednag.core.files import write_atomically
@@ -244,6 +245,11 @@ class Execution:
         if last and last.refusals:
             whose = _whose({worker for record in records for worker in record.refused})
             why = "they were not finite" if self.trainer is None else "see silos.jsonl"
+            if (
+                self.trainer is None
+                and type(self.plan.scheme.aggregator).screen is not Aggregator.screen
+            ):
+                why += ", or the aggregator refused them"
             self.notes.append(f"{last.refusals} updates of {whose} were refused: {why}")
         if last and last.misses:
             whose = _whose({worker for record in records for worker in record.missed})
