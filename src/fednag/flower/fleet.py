@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
@@ -18,7 +18,10 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
+from torch import Tensor
 
+from fednag.aggregators.norm_bound import lengths as times_as_long
+from fednag.aggregators.norm_bound import norms, too_long
 from fednag.core.aggregator import including
 from fednag.core.algorithm import BUFFERS, lengths
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
@@ -44,6 +47,7 @@ from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
 
 LATE = 30.0  # seconds past the deadline after which Flower forgets what was asked
+ENOUGH = 3  # updates that tell by themselves which of them is too long
 COMING = 15.0  # seconds a round waits for a silo that has just connected
 
 
@@ -74,7 +78,9 @@ class Fleet(Executor):
     ) -> None:
         self.grid, self.deployment, self.plan = grid, deployment, plan
         self.token, self.ledger, self.tell = token, ledger, tell
-        known = {} if deployment.private else {i: len(o) for i, o in enumerate(plan.owned)}
+        known = dict(enumerate(deployment.flower.samples))
+        if not deployment.private:
+            known = {i: len(o) for i, o in enumerate(plan.owned)}
         self.membership = Membership(grid, deployment, known, tell)
         self._here: Local | None = None
         if deployment.evaluates_here:
@@ -97,7 +103,7 @@ class Fleet(Executor):
 
     @property
     def held(self) -> int:  # type: ignore[override]
-        return sum({**self.membership.samples, **self.membership.sizes}.values())
+        return sum({**self.membership.counted, **self.membership.sizes}.values())
 
     def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
         record = protocol.pack(asked.sent if asked.wire is None else asked.wire)
@@ -114,7 +120,7 @@ class Fleet(Executor):
             return {**same, **orders[silo], "accepted": accepted(memories, silo)}
 
         answers = self._ask(TRAIN, asked.workers, asked.round, record, about)
-        return self._reduced(answers, asked)
+        return self._reduced(answers, asked, memories)
 
     def verify(self, state: State) -> None:
         """Silos compare their recordings themselves."""
@@ -230,14 +236,59 @@ class Fleet(Executor):
             returned[BUFFERS] = len(asked.sent[BUFFERS])
         return protocol.layout(returned, w.dtype)
 
-    def _reduced(self, answers: Replies, asked: Exchange) -> Answers:
+    def _reduced(self, answers: Replies, asked: Exchange, known: Memories) -> Answers:
         """The uploads, aggregated in the order of the silos."""
-        aggregator, device = self.plan.scheme.aggregator, self.plan.problem.device
-        uplink, like = self.plan.scheme.uplink, self._like(asked)
-        total, size = None, 0
-        memories: dict[int, Vectors] = {}
+        aggregator, counted = self.plan.scheme.aggregator, self.membership.counted
+        total = None
+        ups, refused = self._decoded(answers, asked)
+        # A row of lengths a stage; 0 is none. States of earlier versions have no lengths.
+        stages = self.plan.scheme.stages
+        none = torch.zeros(len(stages), 1 + max(len(s.up) for s in stages), dtype=torch.float64)
+        before = {silo: kept.get("lengths", none) for silo, kept in known.items()}
+        lengths, long = self._bounded(ups, asked, before)
+        refused |= long
+        for silo in [silo for silo in ups if silo not in refused]:
+            total = including(aggregator, total, ups[silo], counted[silo], silo)
+        if total is not None:
+            total, whose = aggregator.screen(total)
+            refused |= {silo: Refusal(f"{why} (aggregator)") for silo, why in whose.items()}
+            total = total.to(self.plan.problem.device)
+        used = [silo for silo in ups if silo not in refused]
+        # They tell a silo which of its memories is meant: the one of the last round used.
+        last = {silo: accepted(known, silo) for silo in known}
         told: dict[int, dict[str, float]] = {}
-        refused = dict(answers.refused)
+        for silo in used:
+            last[silo] = last.get(silo, 0) if asked.stage.asks else asked.round
+            before[silo] = before.get(silo, none).index_put(
+                (torch.tensor(asked.place),), lengths[silo]
+            )
+            said = protocol.metrics(answers.good[silo])
+            told[silo] = {
+                name.removeprefix(TOLD): n for name, n in said.items() if name.startswith(TOLD)
+            }
+        answers = replace(answers, refused=refused)
+        phase = "ask" if asked.stage.asks else "train"
+        self._report(answers, phase, asked.round, len(used))
+        return Answers(
+            total=total,
+            size=sum(counted[silo] for silo in used),
+            memories={
+                silo: Vectors(accepted=torch.tensor([number]), lengths=before[silo])
+                for silo, number in last.items()
+            },
+            told=told,
+            refused=tuple(sorted(refused)),
+            missed=answers.missed,
+            down=answers.down,
+            up=answers.up,
+        )
+
+    def _decoded(
+        self, answers: Replies, asked: Exchange
+    ) -> tuple[dict[int, Vectors], dict[int, Refusal]]:
+        """The uploads, and who has sent none that can be read and is finite."""
+        uplink, like = self.plan.scheme.uplink, self._like(asked)
+        ups, refused = {}, dict(answers.refused)
         for silo, reply in answers.good.items():
             try:
                 key = self.plan.seed, UPLINK, asked.round, silo, asked.place
@@ -245,34 +296,42 @@ class Fleet(Executor):
                 for name, vector in up.items():
                     if not bool(vector.isfinite().all()):
                         raise Refusal(f"{name} is not finite", not_finite=True)
+                    # Others would train on it, and it is their updates that were not finite.
+                    most = torch.finfo(vector.dtype).max ** 0.5
+                    if self.deployment.flower.norm_bound and bool((vector.abs() > most).any()):
+                        raise Refusal(f"{name} has squares that are not finite", not_finite=True)
+                ups[silo] = up
             except Refusal as refusal:
                 refused[silo] = refusal
-                continue
-            samples = self.membership.samples[silo]
-            total = including(aggregator, total, up, samples)
-            size += samples
-            said = protocol.metrics(reply)
-            told[silo] = {
-                name.removeprefix(TOLD): n for name, n in said.items() if name.startswith(TOLD)
-            }
-            if not asked.stage.asks:
-                # It tells a silo which of its memories is meant: the one of the last round used.
-                memories[silo] = Vectors(accepted=torch.tensor([asked.round]))
-        answers = replace(answers, refused=refused)
-        phase = "ask" if asked.stage.asks else "train"
-        self._report(answers, phase, asked.round, len(told))
-        if total is not None:
-            total = replace(total, sums=total.sums.map(lambda vector: vector.to(device)))
-        return Answers(
-            total=total,
-            size=size,
-            memories=memories,
-            told=told,
-            refused=tuple(sorted(refused)),
-            missed=answers.missed,
-            down=answers.down,
-            up=answers.up,
-        )
+        return ups, refused
+
+    def _bounded(
+        self, ups: dict[int, Vectors], asked: Exchange, before: Mapping[int, Tensor]
+    ) -> tuple[dict[int, Tensor], dict[int, Refusal]]:
+        """How long these updates are, vector by vector; and whose are far longer than others'."""
+        factor, stages = self.deployment.flower.norm_bound, self.plan.scheme.stages
+        if not factor:
+            return dict.fromkeys(ups, torch.zeros((), dtype=torch.float64)), {}
+        if not ups:
+            return {}, {}
+        rows = []
+        for up in ups.values():
+            if not asked.as_differences:
+                sent = asked.sent.map(torch.Tensor.cpu)
+                up = Vectors(**{n: v - sent[n] if n in sent else v for n, v in up.items()})
+            own = norms(up.map(lambda vector: vector.unsqueeze(0)))[0]
+            room = 1 + max(len(stage.up) for stage in stages)
+            rows.append(torch.nn.functional.pad(own, (0, room - len(own))))
+        here = torch.stack(rows)
+        # One or two do not tell by themselves which is too long; earlier rounds do.
+        few = int(here.any(1).sum()) < ENOUGH and before
+        earlier = torch.stack([held[asked.place] for held in before.values()]) if few else None
+        times = dict(zip(ups, times_as_long(here, earlier).tolist(), strict=True))
+        return dict(zip(ups, here, strict=True)), {
+            silo: Refusal(f"{too_long(time)} (flower.norm-bound is {factor:g})")
+            for silo, time in times.items()
+            if time > factor
+        }
 
     def _measured(self, answers: Replies, number: int) -> Measures:
         """The silos' losses and accuracies as those of all their data together.
@@ -295,7 +354,7 @@ class Fleet(Executor):
         self._report(replace(answers, refused=refused), "evaluate", number, usable)
         if not found:
             return Measures(float("inf"), None, None)
-        sizes = {silo: self.membership.samples[silo] for silo in found}
+        sizes = {silo: self.membership.counted[silo] for silo in found}
         tests = {silo: min(int(said.get("tests", 0)), sizes[silo]) for silo, said in found.items()}
 
         def mean(key: str, weights: dict[int, int]) -> float | None:
@@ -329,9 +388,11 @@ class Fleet(Executor):
                 self.tell(f"round {number}: silo {silo} is refused ({phase}): {why}")
                 lines.append(entry(silo, phase, "refused", node=node, why=why))
             else:
-                samples = self.membership.samples[silo]
+                samples, weighs = self.membership.samples[silo], self.membership.counted[silo]
+                counted = weighs if weighs != samples else None
                 said = protocol.metrics(answers.good[silo])
-                lines.append(entry(silo, phase, "ok", node=node, samples=samples, metrics=said))
+                more = {"samples": samples, "counted": counted, "metrics": said}
+                lines.append(entry(silo, phase, "ok", node=node, **more))
         self.ledger.write(number, lines)
         asked = len({*answers.good, *answers.refused, *answers.missed})
         diverged = not usable and all(why.not_finite for why in answers.refused.values())
