@@ -148,6 +148,17 @@ def test_of_two_the_one_that_differs_from_before_is_refused(tmp_path: Path) -> N
         assert [(number, silo) for number, silo, _ in refusals(run)] == expected
 
 
+def test_who_was_to_do_more_steps_may_come_further(tmp_path: Path) -> None:
+    steps = {"controller__kind": "steps-by-worker", "controller__steps": "[1, 40, 1]"}
+    numbers = {"training__tau": 40, "algorithm__name": "fedavg", "algorithm__lr": 0.01}
+    config = config_of(tmp_path, rounds=1, **steps, **numbers)
+    assert not refusals(play(config, grid_of(config)))
+    for silo, factor in ((0, 1000.0), (1, 20.0)):
+        config["flower.out"] = str(tmp_path / str(silo))
+        run = play(config, grid_of(config, faults={silo: lying(times(factor), rounds=(1,))}))
+        assert [who for _, who, _ in refusals(run)] == [silo]
+
+
 AGGREGATORS: dict[str, dict[str, Any]] = {
     "median": {},
     "trimmed-mean": {"share": 0.3},

@@ -28,7 +28,8 @@ class NormBound(RowAggregator):
     vector x, as the difference from what was sent, the unit m_x is the median of its ||x_i||, and
     length_i^2 = sum_x (||x_i|| / m_x)^2. So FedNAG's w and v count the same, whatever their sizes.
     Of a single number beside longer vectors the square root is measured: counts of steps, or
-    squares of lengths, differ between honest workers by the square of what vectors do.
+    squares of lengths, differ between honest workers by the square of what vectors do. Raise the
+    factor where a controller orders some workers many times the steps of others.
 
     >>> import torch
     >>> from fednag import Vectors
@@ -78,15 +79,11 @@ def norms(rows: Vectors) -> Tensor:
     return torch.stack([norm(name, vector) for name, vector in rows.items()], 1)
 
 
-def lengths(norms: Tensor, before: Tensor | None = None) -> Tensor:
-    """How many times as long as the median n uploads are.
-
-    Medians are over those in ``before``, of earlier rounds, too.
-    """
-    every = norms if before is None else torch.cat([norms, before])
-    units = torch.stack([_median(column) for column in every.T])
-    found: Tensor = torch.linalg.vector_norm(every / units, dim=1)
-    return found[: len(norms)] / _median(found)
+def lengths(norms: Tensor) -> Tensor:
+    """How many times as long as the median n uploads are, from the lengths of their vectors."""
+    units = torch.stack([_median(column) for column in norms.T])
+    found: Tensor = torch.linalg.vector_norm(norms / units, dim=1)
+    return found / _median(found)
 
 
 def _median(found: Tensor) -> Tensor:

@@ -236,14 +236,19 @@ class Fleet(Executor):
             returned[BUFFERS] = len(asked.sent[BUFFERS])
         return protocol.layout(returned, w.dtype)
 
+    @property
+    def _vectors(self) -> int:
+        """The most vectors that come up in an exchange, running statistics among them."""
+        return 1 + max(len(stage.up) for stage in self.plan.scheme.stages)
+
     def _reduced(self, answers: Replies, asked: Exchange, known: Memories) -> Answers:
         """The uploads, aggregated in the order of the silos."""
         aggregator, counted = self.plan.scheme.aggregator, self.membership.counted
         total = None
         ups, refused = self._decoded(answers, asked)
-        # A row of lengths a stage; 0 is none. States of earlier versions have no lengths.
-        stages = self.plan.scheme.stages
-        none = torch.zeros(len(stages), 1 + max(len(s.up) for s in stages), dtype=torch.float64)
+        # A row a stage: steps and lengths, 0 is none. States of earlier versions have no lengths.
+        shape = len(self.plan.scheme.stages), 1 + self._vectors
+        none = torch.zeros(shape, dtype=torch.float64)
         before = {silo: kept.get("lengths", none) for silo, kept in known.items()}
         lengths, long = self._bounded(ups, asked, before)
         refused |= long
@@ -308,28 +313,32 @@ class Fleet(Executor):
     def _bounded(
         self, ups: dict[int, Vectors], asked: Exchange, before: Mapping[int, Tensor]
     ) -> tuple[dict[int, Tensor], dict[int, Refusal]]:
-        """How long these updates are, vector by vector; and whose are far longer than others'."""
-        factor, stages = self.deployment.flower.norm_bound, self.plan.scheme.stages
+        """Steps and lengths of these updates; and whose are far longer than the others'."""
+        factor = self.deployment.flower.norm_bound
         if not factor:
             return dict.fromkeys(ups, torch.zeros((), dtype=torch.float64)), {}
         if not ups:
             return {}, {}
-        rows = []
-        for up in ups.values():
+        steps = dict(zip(asked.workers.tolist(), asked.steps.tolist(), strict=True))
+        room, rows = 1 + self._vectors, []
+        for silo, up in ups.items():
             if not asked.as_differences:
                 sent = asked.sent.map(torch.Tensor.cpu)
                 up = Vectors(**{n: v - sent[n] if n in sent else v for n, v in up.items()})
             own = norms(up.map(lambda vector: vector.unsqueeze(0)))[0]
-            room = 1 + max(len(stage.up) for stage in stages)
-            rows.append(torch.nn.functional.pad(own, (0, room - len(own))))
+            row = torch.cat([own.new_tensor([float(steps[silo])]), own])
+            rows.append(torch.nn.functional.pad(row, (0, room - len(row))))
         here = torch.stack(rows)
         # One or two do not tell by themselves which is too long; earlier rounds do.
-        few = int(here.any(1).sum()) < ENOUGH and before
-        earlier = torch.stack([held[asked.place] for held in before.values()]) if few else None
-        times = dict(zip(ups, times_as_long(here, earlier).tolist(), strict=True))
+        few = int(here[:, 1:].any(1).sum()) < ENOUGH and before
+        earlier = [held[asked.place].unsqueeze(0) for held in before.values()] if few else []
+        every = torch.cat([here, *earlier])
+        times = times_as_long(every[:, 1:])[: len(here)]
+        # Who was to do more steps than others may come further.
+        times = times / (here[:, 0] / every[:, 0].median().clamp(min=1.0)).clamp(min=1.0)
         return dict(zip(ups, here, strict=True)), {
             silo: Refusal(f"{too_long(time)} (flower.norm-bound is {factor:g})")
-            for silo, time in times.items()
+            for silo, time in zip(ups, times.tolist(), strict=True)
             if time > factor
         }
 
