@@ -126,15 +126,15 @@ def test_weights_count_where_the_rule_has_them() -> None:
 def test_a_vector_that_is_short_hides_nothing() -> None:
     """FedNAG's v may be a hundredth of w: it is measured in its own unit."""
     w = [[1.0, 0.0], [0.0, 1.1], [1.2, 0.0], [0.0, 1.3], [1.4, 0.0]]
-    v = [[0.01], [0.011], [0.012], [0.013], [1.0]]
-    rows = bag(*w, v=[[n[0], 0.0] for n in v])
-    # Units 1.2 and 0.012; lengths 1.18, 1.30, 1.41, 1.53 and 83.3, the lower median 1.41.
-    assert refused(NormBound(10.0), rows) == [4]
+    rows = bag(*w, v=[[0.2, 0.0], [0.22, 0.0], [0.24, 0.0], [0.26, 0.0], [20.0, 0.0]])
+    # Units 1.2 and 0.24; lengths 1.18, 1.30, 1.41, 1.53 and 83.3, the lower median 1.41.
     assert refused(NormBound(59.0), rows) == []
     assert refused(NormBound(58.0), rows) == [4]
-    assert float(aggregate(Krum(), rows).v[0]) != 1.0
-    assert 4 in range(5)
+    assert float(aggregate(Krum(), rows).v[0]) != 20.0
     assert int(Krum().scores(rows, torch.float64).argmax()) == 4
+    # But of momenta that are nearly 0, none is long: the unit is 0.12.
+    rows = bag(*w, v=[[1e-5, 0.0], [1e-5, 0.0], [1e-5, 0.0], [1e-5, 0.0], [0.012, 0.0]])
+    assert refused(NormBound(1.2), rows) == []
 
 
 def test_a_single_number_is_measured_by_its_root() -> None:

@@ -15,6 +15,9 @@ from fednag.core.aggregator import Aggregator, RowAggregator, Rows, Total, singl
 from fednag.core.vectors import Vector, Vectors
 
 
+LEAST = 0.1  # unit of a vector, in that of w; v counts for 1 / (1 - momentum) steps
+
+
 @dataclass(frozen=True)
 class NormBound(RowAggregator):
     """The weighted mean of the uploads that are not far longer than the others'.
@@ -26,8 +29,9 @@ class NormBound(RowAggregator):
 
     The median is the lower one, of lengths above 0. The length is over all that travels: of every
     vector x, as the difference from what was sent, the unit m_x is the median of its ||x_i||, and
-    length_i^2 = sum_x (||x_i|| / m_x)^2. So FedNAG's w and v count the same, whatever their sizes.
-    Of a single number beside longer vectors the square root is measured: counts of steps, or
+    length_i^2 = sum_x (||x_i|| / m_x)^2. So nothing hides in FedNAG's v behind a longer w. But m_x
+    is at least a tenth of w's: of momenta that have nearly died away, some are many times as long
+    as others, and move nothing. Of a single number beside longer vectors the square root is measured: counts of steps, or
     squares of lengths, differ between honest workers by the square of what vectors do. Raise the
     factor where a controller orders some workers many times the steps of others.
 
@@ -68,21 +72,23 @@ def too_long(times: float) -> str:
     return f"its update is {times:.3g} times as long as the median"
 
 
-def norms(rows: Vectors) -> Tensor:
-    """The length of each vector of n uploads, (n, vectors)."""
+def norms(rows: Vectors) -> Vectors:
+    """The length of each vector of n uploads, (n,) by name."""
     numbers = single_numbers(rows)
 
     def norm(name: str, vector: Vector) -> Vector:
         found: Tensor = torch.linalg.vector_norm(vector.cpu(), dim=1, dtype=torch.float64)
         return found.sqrt() if name in numbers else found
 
-    return torch.stack([norm(name, vector) for name, vector in rows.items()], 1)
+    return rows.map_named(norm)
 
 
-def lengths(norms: Tensor) -> Tensor:
+def lengths(norms: Vectors) -> Tensor:
     """How many times as long as the median n uploads are, from the lengths of their vectors."""
-    units = torch.stack([_median(column) for column in norms.T])
-    found: Tensor = torch.linalg.vector_norm(norms / units, dim=1)
+    units = norms.map(_median)
+    least = LEAST * float(units["w"]) if "w" in units else 0.0
+    own = [norm / units[name].clamp(min=least) for name, norm in norms.items()]
+    found: Tensor = torch.linalg.vector_norm(torch.stack(own), dim=0)
     return found / _median(found)
 
 

@@ -321,19 +321,22 @@ class Fleet(Executor):
             return {}, {}
         steps = dict(zip(asked.workers.tolist(), asked.steps.tolist(), strict=True))
         room, rows = 1 + self._vectors, []
+        names: list[str] = []
         for silo, up in ups.items():
             if not asked.as_differences:
                 sent = asked.sent.map(torch.Tensor.cpu)
                 up = Vectors(**{n: v - sent[n] if n in sent else v for n, v in up.items()})
-            own = norms(up.map(lambda vector: vector.unsqueeze(0)))[0]
-            row = torch.cat([own.new_tensor([float(steps[silo])]), own])
-            rows.append(torch.nn.functional.pad(row, (0, room - len(row))))
+            found = norms(up.map(lambda vector: vector.unsqueeze(0)))
+            names = list(found)
+            own = torch.cat([torch.tensor([float(steps[silo])]).double(), *found.values()])
+            rows.append(torch.nn.functional.pad(own, (0, room - len(own))))
         here = torch.stack(rows)
         # One or two do not tell by themselves which is too long; earlier rounds do.
-        few = int(here[:, 1:].any(1).sum()) < ENOUGH and before
-        earlier = [held[asked.place].unsqueeze(0) for held in before.values()] if few else []
-        every = torch.cat([here, *earlier])
-        times = times_as_long(every[:, 1:])[: len(here)]
+        few = int(here[:, 1:].any(1).sum()) < ENOUGH
+        earlier = [held[asked.place] for held in before.values()] if few else []
+        every = torch.stack([*rows, *earlier])
+        measured = Vectors(**dict(zip(names, every[:, 1:].T, strict=False)))
+        times = times_as_long(measured)[: len(here)]
         # Who was to do more steps than others may come further.
         times = times / (here[:, 0] / every[:, 0].median().clamp(min=1.0)).clamp(min=1.0)
         return dict(zip(ups, here, strict=True)), {
