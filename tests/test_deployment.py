@@ -154,6 +154,7 @@ def test_flowers_own_simulation_runs_it_too(
     assert (about["status"], about["runner"]) == ("finished", "flower")
 
 
+@pytest.mark.slow
 def test_a_silo_of_nonsense_is_refused_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

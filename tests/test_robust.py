@@ -294,7 +294,8 @@ def test_notes_say_who_refused(tmp_path: Path) -> None:
     run = fednag.run("fedavg", aggregator="norm-bound", attack=[Scale(workers=(3,))], **SMALL)
     (note,) = [note for note in run.notes if "refused" in note]
     assert "updates of worker 3 were refused" in note
-    assert "or the aggregator refused them" in note
+    assert "or too long for the aggregator" in note
+    assert "attack: scale by worker 3" in run.notes
     assert [record.refused for record in run.records[1:]] == [(3,)] * 3
 
 
@@ -487,7 +488,7 @@ def test_attacks_are_in_file_key_and_config(
         ),
         (
             {"attack": ["label-flip"], "data": (torch.randn(40, 3), torch.randn(40))},
-            "attack.0.kind: it changes labels, and these data have none",
+            "attack.0.kind: label-flip changes labels, and these data have none",
         ),
     ],
 )

@@ -14,7 +14,6 @@ from torch import Tensor
 from fednag.core.aggregator import Aggregator, RowAggregator, Rows, Total, single_numbers
 from fednag.core.vectors import Vector, Vectors
 
-
 LEAST = 0.1  # unit of a vector, in that of w; v counts for 1 / (1 - momentum) steps
 
 
@@ -31,9 +30,10 @@ class NormBound(RowAggregator):
     vector x, as the difference from what was sent, the unit m_x is the median of its ||x_i||, and
     length_i^2 = sum_x (||x_i|| / m_x)^2. So nothing hides in FedNAG's v behind a longer w. But m_x
     is at least a tenth of w's: of momenta that have nearly died away, some are many times as long
-    as others, and move nothing. Of a single number beside longer vectors the square root is measured: counts of steps, or
-    squares of lengths, differ between honest workers by the square of what vectors do. Raise the
-    factor where a controller orders some workers many times the steps of others.
+    as others, and move nothing. Of a single number beside longer vectors the square root is
+    measured: counts of steps, or squares of lengths, differ between honest workers by the square of
+    what vectors do. Raise the factor where a controller orders some workers many times the steps of
+    others.
 
     >>> import torch
     >>> from fednag import Vectors

@@ -249,7 +249,7 @@ class Execution:
                 self.trainer is None
                 and type(self.plan.scheme.aggregator).screen is not Aggregator.screen
             ):
-                why += ", or the aggregator refused them"
+                why += ", or too long for the aggregator"
             self.notes.append(f"{last.refusals} updates of {whose} were refused: {why}")
         if last and last.misses:
             whose = _whose({worker for record in records for worker in record.missed})
