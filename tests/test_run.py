@@ -370,6 +370,26 @@ class Forgetful(Algorithm):
         return None
 
 
+class ChangesWhatItNeeds(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(64))
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.scale * x.flatten(1)
+        scaled = h * self.scale
+        h.mul_(2)
+        return self.out(scaled + h)
+
+
+def test_a_split_goes_by_its_kind() -> None:
+    named, table = (fednag.run("fednag", **SMALL, split=s) for s in ("iid", {"kind": "iid"}))
+    assert numbers(named) == numbers(table)
+    with pytest.raises(FednagError, match=r"split\.kind"):
+        fednag.run("fednag", **SMALL, split="evenly")
+
+
 @dataclass(frozen=True)
 class Undeclared(FedAvg):
     up = ("w", "z")
@@ -382,6 +402,8 @@ class Undeclared(FedAvg):
         (lambda: fednag.run("fednag", participants=2), "training={'participants': 2}"),
         (lambda: fednag.run("fednag", worker=3), "did you mean workers"),
         (lambda: fednag.run("fednag", training=3), "not a table"),
+        (lambda: fednag.run("fednag", participants=list(range(900))), r"\.\.\.\]}$"),
+        (lambda: fednag.run("fednag", model=ChangesWhatItNeeds()), "cannot differentiate it"),
         (lambda: fednag.run("fednag", tau=5, training={"tau": 6}), "tau: is given twice"),
         (lambda: fednag.run("fednag", data=torch.zeros(3, 2)), "data: give a name"),
         (lambda: fednag.run("fednag", model=3), "model: give a name"),

@@ -238,7 +238,9 @@ def grid(
 ) -> list[tuple[str, Experiment, Algorithm | None]]:
     """An experiment for every combination of values and seed, labelled by what varies."""
     if "seed" in axes:
-        raise FednagError("seed: seeds are averaged over, not compared; use --seeds, or seeds=[…]")
+        raise FednagError(
+            "seed", "seeds are averaged over, not compared", "use --seeds, or seeds=[…]"
+        )
     experiments: list[tuple[str, Experiment, Algorithm | None]] = []
     for values in product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
@@ -290,7 +292,7 @@ def sweep(
     for field, values in axes.items() if isinstance(axes, Mapping) else [("axes", None)]:
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise FednagError(
-                f"{field}: give a list of values, e.g. {{'algorithm.momentum': [0.0, 0.9]}}"
+                field, remedy="give a list of values, e.g. {'algorithm.momentum': [0.0, 0.9]}"
             )
     parts, raw = describe_parts(data, test, owners, task, model, loss, sections)
     with_metrics(parts, raw, metrics)
@@ -310,7 +312,7 @@ def _runs(
     quiet: bool,
 ) -> list[Run]:
     if not algorithms:
-        raise FednagError("algorithms: the list is empty; name at least one method")
+        raise FednagError("algorithms", "the list is empty", "name at least one method")
     _check_seeds(seeds)
     experiments = []
     for label, method in labelled(algorithms).items():
@@ -339,14 +341,14 @@ def _shown(
 
 def _check_seeds(seeds: Sequence[int]) -> None:
     if not len(seeds):
-        raise FednagError("seeds: the list is empty; give at least one")
+        raise FednagError("seeds", "the list is empty", "give at least one")
     if len(set(seeds)) < len(seeds):
         raise FednagError(
-            "seeds: one is there twice, and would be counted as two runs; leave it out"
+            "seeds", "one is there twice, and would be counted as two runs", "leave it out"
         )
 
 
 def _path(out: str | Path | None, resume: bool) -> Path | None:
     if resume and out is None:
-        raise FednagError("resume: there is no folder to look in; give out, e.g. out='runs'")
+        raise FednagError("resume", "there is no folder to look in", "give out, e.g. out='runs'")
     return None if out is None else Path(out)

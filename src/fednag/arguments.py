@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
@@ -39,7 +40,7 @@ Metrics = Mapping[str, Metric | Callable[[Any, Any], Any] | str] | Sequence[str]
 def labelled(algorithms: Sequence[Method]) -> dict[str, Method]:
     """A distinct label for each method: its name, with its numbers where names repeat."""
     if isinstance(algorithms, str):
-        raise FednagError(f"algorithms: give a list, e.g. [{algorithms!r}, 'fedavg']")
+        raise FednagError("algorithms", remedy=f"give a list, e.g. [{algorithms!r}, 'fedavg']")
     tables = [table_of(method) for method in algorithms]
     short = short_names(str(table.get("name")) for table in tables)
     found: dict[str, Method] = {}
@@ -54,7 +55,7 @@ def labelled(algorithms: Sequence[Method]) -> dict[str, Method]:
         if differing:
             label += f"({','.join(differing)})"
         if label in found:
-            raise FednagError(f"algorithms: {label} is there twice; leave one out")
+            raise FednagError("algorithms", f"{label} is there twice", "leave one out")
         found[label] = method
     return found
 
@@ -62,18 +63,20 @@ def labelled(algorithms: Sequence[Method]) -> dict[str, Method]:
 def table_of(method: Method) -> dict[str, Any]:
     """A method as an ``[algorithm]`` table."""
     if isinstance(method, type):
-        raise FednagError(f"algorithm: give an instance, {method.__name__}(), not the class")
+        raise FednagError(
+            "algorithm", remedy=f"give an instance, {method.__name__}(), not the class"
+        )
     if isinstance(method, Algorithm):
         if not is_dataclass(method):
             name = type(method).__name__
-            raise FednagError(f"algorithm: put @dataclass(frozen=True) above class {name}")
+            raise FednagError("algorithm", remedy=f"put @dataclass(frozen=True) above class {name}")
         contract.check(method)
         return describe(method)
     if isinstance(method, str):
         return {"name": placed_name(method)}
     if isinstance(method, Mapping):
         return dict(method)
-    raise FednagError(f"algorithm: {method!r} is not one; give a name or an Algorithm")
+    raise FednagError("algorithm", f"{method!r} is not one", "give a name or an Algorithm")
 
 
 def describe_parts(
@@ -94,32 +97,35 @@ def describe_parts(
         if key in REGISTRIES:
             raw[key], parts.given[key] = _round_part(key, value)
         else:
-            raw[key] = dict(value)
+            raw[key] = {"kind": value} if isinstance(value, str) else dict(value)
     if isinstance(data, tuple):
         if len(data) != 2:
-            raise FednagError(f"data: give a pair (x, y), not {len(data)} parts")
+            raise FednagError("data", remedy=f"give a pair (x, y), not {len(data)} parts")
         told = task or ("regression" if is_for_numbers(loss) else None)
         parts.dataset = dataset_of(CUSTOM, *data, test, owners, told)
         raw["data"] = {"name": CUSTOM}
     elif test is not None or owners is not None:
-        raise FednagError("test, owners: they go with your own (x, y) data; leave them out")
+        raise FednagError("test, owners", "they go with your own (x, y) data", "leave them out")
     elif isinstance(data, Dataset):
         parts.dataset, raw["data"] = with_task(data, task, loss), {"name": CUSTOM}
     elif isinstance(data, str | Mapping):
         raw["data"] = _data_table(data, task)
     else:
-        raise FednagError("data: give a name, your own (x, y) tensors as a tuple, or a table")
+        raise FednagError(
+            "data", remedy="give a name, your own (x, y) tensors as a tuple, or a table"
+        )
     if isinstance(model, str | Mapping):
         raw["model"] = {"name": model} if isinstance(model, str) else dict(model)
     elif callable(model):  # an nn.Module is, too
         parts.module, raw["model"] = model, {"name": CUSTOM}
     else:
         raise FednagError(
-            "model: give a name, an nn.Module, a function of the seed that makes one, or a table"
+            "model",
+            remedy="give a name, an nn.Module, a function of the seed that makes one, or a table",
         )
     if isinstance(loss, str):
         if raw["model"].get("loss", loss) != loss:
-            raise FednagError("loss: is given twice, also in model; leave one out")
+            raise FednagError("loss", "is given twice, also in model", "leave one out")
         raw["model"]["loss"] = loss
     return parts, raw
 
@@ -128,7 +134,9 @@ def _round_part(section: str, given: Any) -> tuple[Any, list[Any]]:
     """A part of the round as a file has it, and the objects that no file can say."""
     if section in LISTED:
         if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-            raise FednagError(f"{section}: give a list, e.g. {section}=[{{'kind': 'float16'}}]")
+            raise FednagError(
+                section, remedy=f"give a list, e.g. {section}=[{{'kind': 'float16'}}]"
+            )
         pairs = [described(part, section) for part in given]
         return [table for table, _ in pairs], [part for _, part in pairs]
     table, part = described(given, section)
@@ -140,18 +148,22 @@ def with_metrics(parts: Parts, raw: dict[str, Any], metrics: Metrics | None) -> 
     if metrics is None:
         return
     if isinstance(metrics, str) or not isinstance(metrics, Mapping | Sequence):
-        raise FednagError("metrics: give a mapping, e.g. {'name': function}, or a list of names")
+        raise FednagError(
+            "metrics", remedy="give a mapping, e.g. {'name': function}, or a list of names"
+        )
     named = metrics if isinstance(metrics, Mapping) else {name: name for name in metrics}
     table = raw.setdefault("evaluation", {})
     if "own" in table:
-        raise FednagError("evaluation.own: is filled in; give metrics={'name': function} instead")
+        raise FednagError(
+            "evaluation.own", "is filled in", "give metrics={'name': function} instead"
+        )
     listed = list(table.get("metrics") or ())
     for name, given in named.items():
         if name == given:
             listed.append(name)
             continue
         if name in TAKEN:
-            raise FednagError(f"metrics: the name {name} is taken; give the metric another")
+            raise FednagError("metrics", f"the name {name} is taken", "give the metric another")
         parts.metrics[name] = _metric(name, given)
     if listed:
         table["metrics"] = list(dict.fromkeys(listed))
@@ -167,14 +179,16 @@ def _metric(name: str, given: object) -> Metric:
             return next(iter(own_metrics([given], "metrics").values()))
         if given not in METRICS:
             raise FednagError(
-                f"metrics: {name} is to be {given!r}, and there is no such metric"
-                f"{nearest(given, METRICS)}; there are {', '.join(METRICS)}"
+                "metrics",
+                f"{name} is to be {given!r}, and there is no such metric{nearest(given, METRICS)}",
+                f"there are {', '.join(METRICS)}",
             )
         return METRICS[given]
     if not callable(given):
         raise FednagError(
-            f"metrics: {name} is not a function of outputs and targets; give one, or the name of a "
-            "metric"
+            "metrics",
+            f"{name} is not a function of outputs and targets",
+            "give one, or the name of a metric",
         )
     return Metric(given)
 
@@ -186,9 +200,9 @@ def _data_table(data: str | Mapping[str, Any], task: str | None) -> dict[str, An
     if task is None:
         return table
     if table.get("name") != "file":
-        raise FednagError("task: it goes with your own data, a file or (x, y); leave it out")
+        raise FednagError("task", "it goes with your own data, a file or (x, y)", "leave it out")
     if table.get("task", task) != task:
-        raise FednagError("task: is given twice, also in data; leave one out")
+        raise FednagError("task", "is given twice, also in data", "leave one out")
     return {**table, "task": task}
 
 
@@ -198,20 +212,22 @@ def _check_section(key: str, value: object) -> None:
         name: getattr(field.annotation, "model_fields", {})
         for name, field in Experiment.model_fields.items()
     }
-    if key in REGISTRIES or (key in sections and isinstance(value, Mapping)):
+    named = isinstance(value, str) and "kind" in sections.get(key, ())  # e.g. split="natural"
+    if key in REGISTRIES or (key in sections and (named or isinstance(value, Mapping))):
         return
+    shown = reprlib.repr(value)
     if key in sections:
-        raise FednagError(f"{key}: {value!r} is not a table; write e.g. {key}={{'field': value}}")
+        raise FednagError(key, f"{shown} is not a table", f"write e.g. {key}={{'field': value}}")
     for name, fields in sections.items():
         if key in fields:
-            raise FednagError(f"{key}: no such argument; write {name}={{{key!r}: {value!r}}}")
+            raise FednagError(key, "no such argument", f"write {name}={{{key!r}: {shown}}}")
     if key in ("lr", "momentum", "mu", "server_lr", "slow_lr"):
         raise FednagError(
-            f"{key}: a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"
+            key, f"a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"
         )
     known = [*sections, "workers", "tau", "iterations", "batch", "test", "owners", "task", "loss"]
     known += ["metrics", "batch_norm", "out", "seed", "seeds", "resume", "quiet"]
-    raise FednagError(f"{key}: no such argument{nearest(key, known)}")
+    raise FednagError(key, f"no such argument{nearest(key, known)}")
 
 
 def dataset(
@@ -260,6 +276,6 @@ def with_short(
     for (section, field), value in short.items():
         if value is not None:
             if raw.setdefault(section, {}).get(field, value) != value:
-                raise FednagError(f"{field}: is given twice, also in {section}; leave one out")
+                raise FednagError(field, f"is given twice, also in {section}", "leave one out")
             raw[section][field] = value
     return raw

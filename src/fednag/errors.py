@@ -1,28 +1,85 @@
 """The one exception users are meant to see."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class FednagError(Exception):
     """Something the user can put right.
 
-    Its text is one sentence that names the field or file and the remedy; the command line prints it
-    without a traceback and exits with code 2.
+    ``where`` is the field, option or argument it is about, or a file, as a path. Printed it is one
+    sentence, ``source: field: problem; remedy``; the command line shows it without a traceback and
+    exits with code 2. An error without a field is a sentence alone.
 
     >>> import fednag
     >>> try:
     ...     fednag.run("fednag", tau=0)
     ... except fednag.FednagError as error:
     ...     print(error)
+    ...     print(error.field, error.remedy, sep=", ")
     run: training.tau: 0 is not allowed; it should be at least 1
+    training.tau, it should be at least 1
     """
+
+    def __init__(
+        self,
+        where: str | Path,
+        problem: str | None = None,
+        remedy: str = "",
+        *,
+        given: object = "",
+        source: object = "",
+    ) -> None:
+        if problem is None and not remedy:
+            where, problem = "", str(where)
+        is_file = isinstance(where, Path)
+        self.source = str(where if is_file else source)
+        self.field = "" if is_file else str(where)
+        self.given = str(given)
+        self.problem = problem or ""
+        self.remedy = remedy
+
+    @property
+    def place(self) -> str:
+        """The file and the field, as they are printed."""
+        return ": ".join(filter(None, (self.source, f"{self.field} {self.given}".strip())))
+
+    def __str__(self) -> str:
+        said = "; ".join(filter(None, (self.problem, self.remedy)))
+        return ": ".join(filter(None, (self.place, said)))
+
+    def to_dict(self) -> dict[str, str]:
+        """Its fields, for programs."""
+        return {key: text for key, text in vars(self).items() if text}
+
+
+class InconsistentError(FednagError, ValueError):
+    """Fields that do not go together: what a check of pydantic's raises, and collects."""
 
 
 class BusyError(FednagError):
     """Another process is writing the run."""
 
 
+@contextmanager
+def within(source: object = "", field: str = "") -> Iterator[None]:
+    """Errors from inside name the file, and the field in it, that what is wrong came from."""
+    try:
+        yield
+    except FednagError as error:
+        if field and error.place:  # which is then part of the problem
+            error.problem = ": ".join(filter(None, (error.place, error.problem)))
+            error.source = error.given = ""
+        error.field = field or error.field
+        error.source = error.source or str(source)
+        raise
+
+
 def not_installed(what: str, extra: str) -> FednagError:
     """The error for what an extra of the package would bring."""
     return FednagError(
-        f"{what} is not installed; pip install 'fednag[{extra}]', or in a clone "
-        f"make install EXTRAS={extra}"
+        "",
+        f"{what} is not installed",
+        f"pip install 'fednag[{extra}]', or in a clone make install EXTRAS={extra}",
     )

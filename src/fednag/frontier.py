@@ -17,7 +17,7 @@ from fednag.config.values import value
 from fednag.core.transform import Transform
 from fednag.devices.fleet import Fleet, load_fleet
 from fednag.devices.times import duration
-from fednag.errors import FednagError
+from fednag.errors import FednagError, within
 from fednag.problems.metrics import ALWAYS, METRICS
 from fednag.results import Run
 from fednag.runs.frontier import Cell, Times, amount, cells
@@ -171,9 +171,11 @@ def candidates(
     chains = _chains(uplinks)
     found = []
     for method, table in methods(raw, list(algorithms), source):
-        if method_of(table["algorithm"]["name"], f"{source}: algorithm.name").pooled:
+        with within(source):
+            pooled = method_of(table["algorithm"]["name"]).pooled
+        if pooled:
             raise FednagError(
-                f"--algorithms {method}: is centralised, and sends nothing; leave it out"
+                "--algorithms", "is centralised, and sends nothing", "leave it out", given=method
             )
         for uplink, tables in chains.items():
             for seed in seeds:
@@ -192,9 +194,10 @@ def _measured(raw: Mapping[str, Any], target: Target) -> dict[str, Any]:
         return dict(raw)
     if target.measure not in METRICS:
         raise FednagError(
-            f"--target {target.measure}={target.value:g}: no such measure"
-            f"{nearest(target.measure, [*known, *METRICS])}; there are "
-            f"{', '.join(dict.fromkeys([*known, *METRICS]))}"
+            "--target",
+            f"no such measure{nearest(target.measure, [*known, *METRICS])}",
+            f"there are {', '.join(dict.fromkeys([*known, *METRICS]))}",
+            given=f"{target.measure}={target.value:g}",
         )
     return {**raw, "evaluation": {**table, "metrics": [*names, target.measure]}}
 
@@ -204,11 +207,13 @@ def _chains(uplinks: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     parts: dict[tuple[Transform, ...], str] = {}
     if not uplinks:
-        raise FednagError(f"--uplinks: the list is empty; write {NONE}, or a chain, {EXAMPLE}")
+        raise FednagError("--uplinks", "the list is empty", f"write {NONE}, or a chain, {EXAMPLE}")
     for text in uplinks:
         tables, chain = read_uplink(text)
         if chain in parts:
-            raise FednagError(f"--uplinks {text}: is the same as {parts[chain]}; leave one out")
+            raise FednagError(
+                "--uplinks", f"is the same as {parts[chain]}", "leave one out", given=text
+            )
         found[text], parts[chain] = tables, text
     return found
 
@@ -225,9 +230,8 @@ def read_uplink(text: str) -> tuple[list[dict[str, Any]], tuple[Transform, ...]]
     if text == NONE:
         return [], ()
     tables = [_table(link.strip(), text) for link in text.split("+")]
-    source = f"--uplinks {text}"
-    made = [build_part(t, TRANSFORMS, Transform, t["kind"], source=source) for t in tables]
-    return tables, tuple(made)
+    with within(f"--uplinks {text}"):
+        return tables, tuple(build_part(t, TRANSFORMS, Transform, t["kind"]) for t in tables)
 
 
 def _table(link: str, text: str) -> dict[str, Any]:
@@ -237,22 +241,31 @@ def _table(link: str, text: str) -> dict[str, Any]:
         kind = placed_name(f"{kind}:{numbers.pop(0)}")  # FILE.py:Name
     if not kind:
         raise FednagError(
-            f"--uplinks {text}: a transform's name is missing; join names with +, {EXAMPLE}"
+            "--uplinks",
+            "a transform's name is missing",
+            f"join names with +, {EXAMPLE}",
+            given=text,
         )
     if kind == NONE:
-        raise FednagError(f"--uplinks {text}: {NONE} stands alone; leave it out of the chain")
+        raise FednagError(
+            "--uplinks", f"{NONE} stands alone", "leave it out of the chain", given=text
+        )
     if not is_own(kind) and kind not in TRANSFORMS:
         raise FednagError(
-            f"--uplinks {text}: no transform {cut(kind)}{nearest(kind[:60], TRANSFORMS)}; there "
-            f"are {NONE}, {', '.join(TRANSFORMS)}"
+            "--uplinks",
+            f"no transform {cut(kind)}{nearest(kind[:60], TRANSFORMS)}",
+            f"there are {NONE}, {', '.join(TRANSFORMS)}",
+            given=text,
         )
     found: dict[str, Any] = {"kind": kind}
     for number in numbers:
         name, equals, given = (part.strip() for part in number.partition("="))
         if not equals or not name or not given or name in found:
             raise FednagError(
-                f"--uplinks {text}: {cut(number)} is no number of {kind}; write each once, as "
-                f"NAME=VALUE after a colon, {EXAMPLE}"
+                "--uplinks",
+                f"{cut(number)} is no number of {kind}",
+                f"write each once, as NAME=VALUE after a colon, {EXAMPLE}",
+                given=text,
             )
         found[name] = value(given)
     return found

@@ -203,7 +203,7 @@ def candidates(
     target = target if isinstance(target, Target) else read_target(target)
     raw = {key: value for key, value in experiment.items() if key != "algorithms"}
     if "clock" in raw:
-        raise FednagError("clock: a plan replays runs afterwards; leave [clock] out")
+        raise FednagError("clock", "a plan replays runs afterwards", "leave [clock] out")
     found = []
     methods = [placed_name(name) for name in methods]
     labels = short_names(methods)
@@ -238,9 +238,10 @@ def _stop(target: Target, raw: Mapping[str, Any]) -> dict[str, Any]:
         return {"stop.metrics": {target.measure: target.value}}
     if target.measure not in METRICS:
         raise FednagError(
-            f"--target {target.measure}={target.value:g}: no such measure"
-            f"{nearest(target.measure, [*ALWAYS, *METRICS])}; there are loss, test_loss, "
-            f"{', '.join(METRICS)}"
+            "--target",
+            f"no such measure{nearest(target.measure, [*ALWAYS, *METRICS])}",
+            f"there are loss, test_loss, {', '.join(METRICS)}",
+            given=f"{target.measure}={target.value:g}",
         )
     table = raw.get("evaluation")
     named = table.get("metrics") if isinstance(table, dict) else None
@@ -268,11 +269,13 @@ def _variants(methods: Sequence[str], gammas: Sequence[float]) -> list[tuple[str
     for name in methods:
         if name not in ALGORITHMS and not is_own(name):
             raise FednagError(
-                f"--algorithms {name}: no such method{nearest(name, ALGORITHMS)}; there are "
-                f"{', '.join(ALGORITHMS)}"
+                "--algorithms",
+                f"no such method{nearest(name, ALGORITHMS)}",
+                f"there are {', '.join(ALGORITHMS)}",
+                given=name,
             )
         has = "momentum" in numbers_of(name, f"--algorithms {short(name)}")
         found += [(name, gamma) for gamma in gammas] if has else [(name, None)]
     if len(set(found)) < len(found):
-        raise FednagError("--algorithms, --gammas: one is there twice; leave it out")
+        raise FednagError("--algorithms, --gammas", "one is there twice", "leave it out")
     return found

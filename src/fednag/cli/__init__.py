@@ -93,9 +93,11 @@ def compare(
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
     chosen = methods(raw, names, source)
     if not chosen:
-        raise FednagError(f"{source}: no methods to compare; give --algorithms fednag,fedavg")
+        raise FednagError(
+            "", "no methods to compare", "give --algorithms fednag,fedavg", source=source
+        )
     experiments: list[tuple[str, Experiment, Algorithm | None]] = []
-    with blaming(dict.fromkeys(changes, "--set"), source):
+    with blaming(dict.fromkeys(changes, "--set")):
         for label, table in chosen:
             for seed in given_seeds(seeds, table.get("seed", 0)):
                 experiments.append((label, parse({**table, "seed": seed}, source), None))
@@ -127,7 +129,7 @@ def run(
     changes = set_fields(set_)
     raw = override(read(experiment), changes)
     listed = raw.pop("algorithms", None)
-    with blaming(dict.fromkeys(changes, "--set"), str(experiment)):
+    with blaming(dict.fromkeys(changes, "--set")):
         parsed = parse(raw, str(experiment))
     remark = f"ran {parsed.label} alone; for the file's `algorithms` use `fednag compare`"
     run_and_report(
@@ -171,11 +173,13 @@ def sweep(
     axes = {field: values(text) for field, text in assignments(grid, "--grid").items()}
     for field, listed in axes.items():
         if not listed or any(listed.count(entry) > 1 for entry in listed):
-            raise FednagError(f"--grid {field}: write different values between commas, e.g. 5,10")
+            raise FednagError(
+                "--grid", remedy="write different values between commas, e.g. 5,10", given=field
+            )
         if field in changes:
-            raise FednagError(f"--set {field}: --grid {field} replaces it; leave one out")
+            raise FednagError("--set", f"--grid {field} replaces it", "leave one out", given=field)
     options = dict.fromkeys(changes, "--set") | dict.fromkeys(axes, "--grid")
-    with blaming(options, str(experiment)):
+    with blaming(options):
         experiments = api.grid(raw, axes, given_seeds(seeds, raw.get("seed", 0)), str(experiment))
     run_and_report(experiments, out, resume, quiet, "sweep", verbose=verbose, json=json)
 

@@ -22,10 +22,10 @@ def output(path: Path, option: str = "--out") -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FednagError(
-            f"{option} {path}: cannot be made ({error.strerror}); choose another folder"
+            option, f"cannot be made ({error.strerror})", "choose another folder", given=path
         ) from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise FednagError(f"{option} {path}: cannot be written to; choose another folder")
+        raise FednagError(option, "cannot be written to", "choose another folder", given=path)
     return path
 
 
@@ -89,16 +89,15 @@ def set_fields(given: Sequence[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def blaming(options: Mapping[str, str], source: str) -> Iterator[None]:
-    """What is wrong with a field that an option gave is said of the option, not of ``source``."""
+def blaming(options: Mapping[str, str]) -> Iterator[None]:
+    """What is wrong with a field that an option gave is said of the option, not of the file."""
     try:
         yield
     except FednagError as error:
-        text = str(error).removeprefix(f"{source}: ")
-        option = options.get(text.partition(":")[0])
-        if option is None:
-            raise
-        raise FednagError(f"{option} {text}") from None
+        if error.field in options:
+            error.source, error.given = "", error.field
+            error.field = options[error.field]
+        raise
 
 
 def given_seeds(text: str, otherwise: int) -> list[int]:
@@ -110,11 +109,13 @@ def given_seeds(text: str, otherwise: int) -> list[int]:
     except ValueError:
         seeds = []
     if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= s < 2**31 for s in seeds):
-        raise FednagError(f"--seeds {text}: write different whole numbers from 0 up, e.g. 0,1,2")
+        raise FednagError(
+            "--seeds", remedy="write different whole numbers from 0 up, e.g. 0,1,2", given=text
+        )
     return seeds
 
 
 def one_voice(quiet: bool, verbose: bool) -> None:
     """Less and more cannot both be asked for."""
     if quiet and verbose:
-        raise FednagError("--quiet, --verbose: give one of them, not both")
+        raise FednagError("--quiet, --verbose", remedy="give one of them, not both")

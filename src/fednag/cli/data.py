@@ -79,7 +79,7 @@ def data_check(name: Name, json: Json = False) -> None:
         print(f"{status:8}{path}")
     bad = [path for path, status in statuses if status != "ok"]
     if bad:
-        raise FednagError(f"{bad[0]}: not as published; run `fednag data get {name}`")
+        raise FednagError(bad[0], "not as published", f"run `fednag data get {name}`")
 
 
 @data_app.command("split")
@@ -128,7 +128,10 @@ def data_split(
     given = {key: option for key, option in options.items() if option is not None}
     if Path(name).suffix == ".toml":
         raise FednagError(
-            f"{name}: is an experiment file; name the data, e.g. `fednag data split mine.csv`"
+            "",
+            "is an experiment file",
+            "name the data, e.g. `fednag data split mine.csv`",
+            source=name,
         )
     data: dict[str, str] = {"name": name}
     if Path(name).suffix in ENDINGS:

@@ -97,7 +97,9 @@ def up(
     from fednag.flower.settings import read_run_config
 
     if simulation and (tls or data):
-        raise FednagError("--simulation: it has no silos of its own; leave out --tls and --data")
+        raise FednagError(
+            "--simulation", "it has no silos of its own", "leave out --tls and --data"
+        )
     if simulation and find_spec("ray") is None:
         raise not_installed("--simulation: Ray", "simulation")
     own = {"out": str(usable(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
@@ -148,7 +150,7 @@ def keys(
     from fednag.flower.certificates import make_authority, make_node_key, make_server
 
     if not host and not silo:
-        raise FednagError("--host, --silo: say what to make, e.g. --host fl.example.org")
+        raise FednagError("--host, --silo", remedy="say what to make, e.g. --host fl.example.org")
     output(folder)
     folder.chmod(0o700)
     made = []
@@ -160,7 +162,7 @@ def keys(
         made += ["server.key", "server.crt"]
     for name in silo:
         if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise FednagError(f"--silo {name}: use letters, digits, '.', '_' and '-'")
+            raise FednagError("--silo", remedy="use letters, digits, '.', '_' and '-'", given=name)
         made += [name, make_node_key(folder / name).name]
     files = [str(folder / name) for name in made]
     if json:
@@ -194,7 +196,7 @@ def _tables(
     if silos is not None or not raw.get("split", {}).get("workers"):
         raw["split"] = {**raw.get("split", {}), "workers": 3 if silos is None else silos}
     source = str(path or "flower")
-    with blaming(dict.fromkeys(fields, "--set"), source):
+    with blaming(dict.fromkeys(fields, "--set")):
         parsed = parse(raw, source)
     tables = run_config(parsed, {**(own or {}), **flower})
     return tables if rounds is None else {**tables, "rounds": rounds}

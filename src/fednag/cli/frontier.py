@@ -80,25 +80,27 @@ def frontier(
 
     one_voice(quiet, verbose)
     if algorithms and methods:
-        raise FednagError("--algorithms, --methods: give one of them, not both")
+        raise FednagError("--algorithms, --methods", remedy="give one of them, not both")
     asked = read_target(target)
     where = load_fleet(fleet) if fleet else None
     changes = set_fields(set_)
     for field in changes:
         if field.partition(".")[0] == "uplink":
-            raise FednagError(f"--set {field}: --uplinks replaces it; leave one out")
+            raise FednagError("--set", "--uplinks replaces it", "leave one out", given=field)
     raw = override(read(experiment), changes)
     names = [name.strip() for name in (algorithms or methods).split(",") if name.strip()]
     # A comma within brackets is one of a list, as in topk:vectors=["w","v"].
     chains = [text.strip() for text in re.split(r",(?![^\[]*\])", uplinks) if text.strip()]
     if uplinks and not chains:
-        raise FednagError(f"--uplinks {uplinks}: write chains between commas, e.g. none,sign")
+        raise FednagError(
+            "--uplinks", remedy="write chains between commas, e.g. none,sign", given=uplinks
+        )
     chosen: dict[str, Any] = {
         "algorithms": names or ([] if raw.get("algorithms") else list(METHODS)),
         "uplinks": chains or list(UPLINKS),
         "seeds": given_seeds(seeds, raw.get("seed", 0)),
     }
-    with blaming(dict.fromkeys(changes, "--set"), str(experiment)):
+    with blaming(dict.fromkeys(changes, "--set")):
         listed = candidates(raw, asked, source=str(experiment), **chosen)
     usable(out)
     labels = [each.label for each in listed]
@@ -218,6 +220,6 @@ def _write(found: Frontier, report: dict[str, Any], folder: Path) -> list[Path]:
     written = save(chart, stem, PICTURES)
     written.append(write_page(document(views, found.target), stem.with_name("frontier.html")))
     path = stem.with_name("frontier.json")
-    with os_errors(f"{path}: cannot write it", "choose another with --out"):
+    with os_errors(path, "cannot write it", "choose another with --out"):
         write_atomically(path, json_text(report) + "\n")
     return [*written, path]

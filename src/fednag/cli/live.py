@@ -31,11 +31,11 @@ def watch(
     from fednag.show.watch import Follower
 
     if web and (once or json):
-        raise FednagError("--web: it goes on; leave out --once and --json")
+        raise FednagError("--web", "it goes on", "leave out --once and --json")
     if runs.exists() and not runs.is_dir():
-        raise FednagError(f"{runs}: is not a folder; give a folder of runs")
+        raise FednagError(runs, "is not a folder", "give a folder of runs")
     if (once or json) and not runs.exists():
-        raise FednagError(f"{runs}: no such folder; give a folder of runs")
+        raise FednagError(runs, "no such folder", "give a folder of runs")
     follower = Follower(runs)
     try:
         if web:

@@ -165,20 +165,24 @@ def paper_verdict(
     out = out or next((p for p in (Path("runs/paper"), COMMITTED) if p.is_dir()), None)
     if out is None or not out.is_dir():
         raise FednagError(
-            f"{out or 'runs/paper'}: nothing has been run there; `fednag paper run` does, or give "
-            "the folder with --out"
+            "",
+            "nothing has been run there",
+            "`fednag paper run` does, or give the folder with --out",
+            source=out or "runs/paper",
         )
     if scale:
         _known(scale)
     scales = [scale] if scale else [s for s in SCALES if _has(out, s)]
     if not scales:
-        raise FednagError(f"{out}: no runs or records there; `fednag paper run` makes some")
+        raise FednagError(out, "no runs or records there", "`fednag paper run` makes some")
     if page:
         read_page(page, figures)
         if len(scales) > 1:
-            raise FednagError(f"--page {page}: {out} has {', '.join(scales)}; say which --scale")
+            raise FednagError(
+                "--page", f"{out} has {', '.join(scales)}", "say which --scale", given=page
+            )
     if write and write != out and (bare := [s for s in scales if not (out / s).is_dir()]):
-        raise FednagError(f"{out}: no {bare[0]} runs there to take records from; omit --write")
+        raise FednagError(out, f"no {bare[0]} runs there to take records from", "omit --write")
     written: list[Path] = []
     judged: list[Judged] = []
     place = output(write, "--write") if write else out
@@ -211,7 +215,9 @@ def _known(scale: str) -> None:
 
     if scale not in SCALES:
         hint = nearest(scale, SCALES)
-        raise FednagError(f"--scale {scale}: no such scale{hint}; use {', '.join(SCALES)}")
+        raise FednagError(
+            "--scale", f"no such scale{hint}", f"use {', '.join(SCALES)}", given=scale
+        )
 
 
 def _run(
@@ -230,7 +236,9 @@ def _run(
     from fednag.show.terminal import RunsProgress, count, notes, paths
 
     if before and not (before / "records").is_dir():
-        raise FednagError(f"--known {before}: no records there; give a folder such as docs/paper")
+        raise FednagError(
+            "--known", "no records there", "give a folder such as docs/paper", given=before
+        )
     output(out)
     named = {figure.name: figure for figure in figures}
     jobs = waiting(figures, scale, out, known(before, scale) if before else {})

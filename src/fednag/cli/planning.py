@@ -83,7 +83,9 @@ def time_plan(
     listed = raw.pop("algorithms", [])
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
     if not isinstance(listed, list):
-        raise FednagError(f'{experiment}: algorithms: write a list, e.g. ["fednag", "fedavg"]')
+        raise FednagError(
+            "algorithms", remedy='write a list, e.g. ["fednag", "fedavg"]', source=experiment
+        )
     own_names = [entry.get("name") if isinstance(entry, dict) else entry for entry in listed]
     names = names or [name for name in own_names if isinstance(name, str)] or list(METHODS)
     table = raw.get("algorithm")
@@ -98,7 +100,7 @@ def time_plan(
     if gammas:
         options["algorithm.momentum"] = "--gammas"
     source = str(experiment or "fednag time plan")
-    with blaming(options, source):
+    with blaming(options):
         labels = [label for label, *_ in candidates(raw, target=target, source=source, **chosen)]
     usable(out)
     try:
@@ -134,7 +136,7 @@ def _numbers(text: str, option: str, wish: str, kind: Any, least: float) -> list
     except ValueError:
         found = []
     if not found or len(set(found)) < len(found) or not all(least <= n < 1e9 for n in found):
-        raise FednagError(f"{option} {text}: write different {wish}")
+        raise FednagError(option, remedy=f"write different {wish}", given=text)
     return found
 
 

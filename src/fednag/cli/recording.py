@@ -54,7 +54,7 @@ def time_record(
     raw = override(read(experiment) if experiment else RECORDED, changes)
     raw.pop("algorithms", None)
     # One worker on one thread: what a device of this kind does alone.
-    with blaming(dict.fromkeys(changes, "--set"), source):
+    with blaming(dict.fromkeys(changes, "--set")):
         parsed = parse(override(raw, {"engine.chunk": 1, "engine.threads": 1}), source)
     check_name(out, device)
     usable(out)

@@ -86,7 +86,9 @@ def report(
 
     asked = given_target(target, loss)
     if out.is_dir():
-        raise FednagError(f"--out {out}: is a folder; name the page, e.g. {out / 'report.html'}")
+        raise FednagError(
+            "--out", "is a folder", f"name the page, e.g. {out / 'report.html'}", given=out
+        )
     views, failed = read_runs(runs)
     asked = settled(asked, views)
     times = recorded_times(views)
@@ -113,5 +115,5 @@ def read_runs(runs: list[Path]) -> tuple[list[RunView], list[str]]:
     views, failed = read_views(find_runs(runs))
     if not views:
         unless(failed)
-        raise FednagError(f"{runs[0]}: its runs have no records yet; wait for the first round")
+        raise FednagError(runs[0], "its runs have no records yet", "wait for the first round")
     return views, failed

@@ -211,7 +211,9 @@ def theory_plan(
     given: dict[str, Any] = {"beta": beta, "rho": rho, "delta": delta, "p": p, "omega": omega}
     given |= {"eta": eta, "gamma": gamma, "tau": tau, "iterations": None}
     if gap is not None and not gap > 0:
-        raise FednagError(f"--gap {gap:g}: a gap to reach is above 0; give such a number")
+        raise FednagError(
+            "--gap", "a gap to reach is above 0", "give such a number", given=f"{gap:g}"
+        )
     listed = _taus(taus)
     case = case_of(experiment, given, set_, out)
     setting, terminal = case.setting, console()
@@ -267,7 +269,7 @@ def _taus(text: str) -> list[int]:
     except ValueError:
         found = [0]
     if any(tau < 1 for tau in found):
-        raise FednagError(f"--taus {text}: write whole numbers from 1 up, e.g. 1,2,5")
+        raise FednagError("--taus", remedy="write whole numbers from 1 up, e.g. 1,2,5", given=text)
     return found
 
 

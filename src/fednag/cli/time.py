@@ -90,7 +90,7 @@ def time_replay(
     where = load_fleet(fleet, checked_sampling(sampling))
     asked = given_target(target, loss)
     if flops is not None and not 0 < flops < float("inf"):
-        raise FednagError(f"--flops {flops:g}: give a number above 0")
+        raise FednagError("--flops", remedy="give a number above 0", given=f"{flops:g}")
     failed: list[str] = []
     found, said = distinguished(_read(find_runs(runs), flops, failed))
     if not found:
@@ -137,7 +137,10 @@ def checked_sampling(text: str) -> str | None:
 
     if text and text not in SAMPLINGS:
         raise FednagError(
-            f"--sampling {text}: no such way{nearest(text, SAMPLINGS)}; use {', '.join(SAMPLINGS)}"
+            "--sampling",
+            f"no such way{nearest(text, SAMPLINGS)}",
+            f"use {', '.join(SAMPLINGS)}",
+            given=text,
         )
     return text or None
 
@@ -249,7 +252,7 @@ def _write(
     try:
         write_atomically(path, json_text(report) + "\n")
     except OSError as error:
-        raise FednagError(f"{path}: cannot be written ({error.strerror}); use --out") from error
+        raise FednagError(path, f"cannot be written ({error.strerror})", "use --out") from error
     return [*written, path]
 
 

@@ -33,7 +33,7 @@ class Observed:
 
 def observe(path: Path, changes: list[str], out: Path) -> Observed:
     fields = set_fields(changes)
-    with blaming(dict.fromkeys(fields, "--set"), str(path)):
+    with blaming(dict.fromkeys(fields, "--set")):
         return _observe(path, fields, out)
 
 
@@ -51,16 +51,20 @@ def _observe(path: Path, fields: dict[str, Any], out: Path) -> Observed:
     training, model = experiment.training, experiment.model.name
     if model not in ("linear", "logistic"):
         raise FednagError(
-            f"{path}: model.name: {model!r} is not convex, and the theory is about convex losses; "
-            "use linear or logistic"
+            "model.name",
+            f"{model!r} is not convex, and the theory is about convex losses",
+            "use linear or logistic",
+            source=path,
         )
     if training.participants is not None or training.fraction not in (None, 1.0):
         raise FednagError(
-            f"{path}: training.participants: in the theory every worker takes part; leave out "
-            "participants and fraction"
+            "training.participants",
+            "in the theory every worker takes part",
+            "leave out participants and fraction",
+            source=path,
         )
     if training.iterations < training.tau:
-        raise FednagError(f"{path}: training.iterations: less than one tau; raise it")
+        raise FednagError("training.iterations", "less than one tau", "raise it", source=path)
     usable(out)
     engine = {"device": "cpu", "dtype": "float64", "chunk": 1, "threads": 1}
     experiment = experiment.model_copy(
@@ -68,7 +72,7 @@ def _observe(path: Path, fields: dict[str, Any], out: Path) -> Observed:
     )
     resolved, plan, notes = Builder().plan(experiment)
     if type(plan.algorithm) is not FedNAG:
-        raise FednagError(f"{path}: algorithm.name: the theory is about 'fednag'; use it")
+        raise FednagError("algorithm.name", "the theory is about 'fednag'", "use it", source=path)
     if training.batch:
         notes.append(f"training.batch {training.batch} is not used: all samples make the batch")
     rounds = training.iterations // training.tau
@@ -128,9 +132,9 @@ def case_of(path: Path | None, given: dict[str, Any], changes: list[str], out: P
     for symbol in ("beta", "rho", "delta", "p", "omega"):
         if symbol not in known:
             raise FednagError(
-                f"--{symbol}: is missing; give it, or an experiment file to measure it on"
+                f"--{symbol}", "is missing", "give it, or an experiment file to measure it on"
             )
     iterations = int(known.pop("iterations"))
     if iterations < 1:
-        raise FednagError(f"--iterations {iterations}: give a whole number from 1 up")
+        raise FednagError("--iterations", remedy="give a whole number from 1 up", given=iterations)
     return Case(name, Setting(**{**known, "tau": int(known["tau"])}), iterations, notes)  # type: ignore[arg-type]

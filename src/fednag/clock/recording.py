@@ -36,7 +36,7 @@ def reference(plan: Plan, experiment: Experiment) -> dict[str, Any]:
     problem = plan.problem
     flops = training_flops(problem.module, problem.features(problem.x[:2]))
     if flops is None:
-        raise FednagError("model: its operations cannot be counted; sample another model")
+        raise FednagError("model", "its operations cannot be counted", "sample another model")
     width = Draws(0, [len(plan.owned[0])], plan.batch).width
     return {
         "model": experiment.model.name,
@@ -100,7 +100,7 @@ def check_name(folder: Path, device: str) -> None:
         found = read_fleet(folder)
         if device in [known.name for known in found.devices]:
             raise FednagError(
-                f"{folder}: device {device} is there already; choose another --device or --out"
+                folder, f"device {device} is there already", "choose another --device or --out"
             )
 
 

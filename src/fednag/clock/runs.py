@@ -65,7 +65,7 @@ def timed_run(view: RunView, flops: float | None = None) -> TimedRun:
     """
     folder = RunFolder(view.folder or Path(view.label))
     if len(view.records) < 2:
-        raise FednagError(f"{folder.path}: it has no round yet; wait for the first")
+        raise FednagError(folder.path, "it has no round yet", "wait for the first")
     raw = dict(view.config or read(folder.config_file))
     table = raw.get("algorithm")
     name = table.get("name") if isinstance(table, dict) else None
@@ -94,7 +94,7 @@ def timed_run(view: RunView, flops: float | None = None) -> TimedRun:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FednagError(
-            f"{folder.info_file}: cannot be used for timing ({error}); restore it, or run again"
+            folder.info_file, f"cannot be used for timing ({error})", "restore it, or run again"
         ) from error
     told = {"workload": workload, "experiment": experiment, "assumed": tuple(assumed)}
     return TimedRun(**{**vars(view), **told})
@@ -109,8 +109,10 @@ def _derived(
     counted = flops or named_flops(model.name, experiment.data.name, model.hidden)
     if counted is None:
         raise FednagError(
-            f"{view.folder}: its model or data came from Python, so its operations are not known; "
-            "give --flops, those of a gradient a sample"
+            "",
+            "its model or data came from Python, so its operations are not known",
+            "give --flops, those of a gradient a sample",
+            source=view.folder,
         )
     workers, samples = int(info["workers"]), int(info["samples"])
     if experiment.split.kind != "iid":
@@ -143,7 +145,9 @@ def common_target(runs: Sequence[RunView]) -> Target:
     """
     found = shared(runs)
     if found is None:
-        raise FednagError("--target: there is none that every run has reached; give it, or --loss")
+        raise FednagError(
+            "--target", "there is none that every run has reached", "give it, or --loss"
+        )
     return found
 
 
@@ -220,8 +224,10 @@ def replay_runs(
         if section.fleet is not None:
             if section.digest != fleet.digest:
                 raise FednagError(
-                    f"{run.folder}: who missed which round of it was decided on the fleet "
-                    f"{section.fleet}; replay it on that one, or train it anew"
+                    "",
+                    f"who missed which round of it was decided on the fleet {section.fleet}",
+                    "replay it on that one, or train it anew",
+                    source=run.folder,
                 )
             played = [
                 replay(fleet, run.workload, run.rounds, run.seed, section.deadline, leave_out=True)
@@ -256,7 +262,7 @@ def times_to_target(
     """
     target = target or given_target(accuracy, loss)
     if target is None:
-        raise FednagError("--target, --loss: give one of them")
+        raise FednagError("--target, --loss", remedy="give one of them")
     labels = list(dict.fromkeys(one.run.label for one in timed))
     found = [
         _row(label, [one for one in timed if one.run.label == label], target) for label in labels

@@ -49,7 +49,7 @@ from fednag.config.values import value as value
 from fednag.config.values import values as values
 from fednag.core import contract
 from fednag.core.algorithm import Algorithm
-from fednag.errors import FednagError
+from fednag.errors import FednagError, InconsistentError, within
 
 DEFAULT = "fednag"
 
@@ -83,30 +83,37 @@ class Experiment(Section):
         for (section, option), (key, needed) in ONLY_WITH.items():
             table = getattr(self, section)
             if getattr(table, option) is not None and getattr(table, key) != needed:
-                raise ValueError(
-                    f"{section}.{option}: goes only with {section}.{key} = {needed!r}, "
-                    f"and that is {getattr(table, key)!r}; leave it out or change {section}.{key}"
+                raise InconsistentError(
+                    f"{section}.{option}",
+                    f"goes only with {section}.{key} = {needed!r}, and that is "
+                    f"{getattr(table, key)!r}",
+                    f"leave it out or change {section}.{key}",
                 )
         if self.data.name == "file" and self.data.path is None:
-            raise ValueError(
-                "data.path: is missing; name the .csv or .npz file that holds the data"
+            raise InconsistentError(
+                "data.path", "is missing", "name the .csv or .npz file that holds the data"
             )
         if self.data.test_path is not None and self.data.test_share is not None:
-            raise ValueError("give data.test_path or data.test_share, not both")
+            raise InconsistentError("", remedy="give data.test_path or data.test_share, not both")
         if self.data.owner is not None and self.split.kind != "natural":
-            raise ValueError(
-                f"data.owner: says who trains only with split.kind = 'natural', and that is "
-                f"{self.split.kind!r}; change split.kind, or leave out data.owner and drop its "
-                "column from the file"
+            raise InconsistentError(
+                "data.owner",
+                "says who trains only with split.kind = 'natural', and that is "
+                f"{self.split.kind!r}",
+                "change split.kind, or leave out data.owner and drop its column from the file",
             )
         if self.split.kind == "classes" and self.split.classes is None:
-            raise ValueError("split.classes: is missing; say how many each worker holds")
+            raise InconsistentError("split.classes", "is missing", "say how many each worker holds")
         if self.split.kind == "dirichlet" and self.split.alpha is None:
-            raise ValueError("split.alpha: is missing; give the concentration, e.g. 0.5")
+            raise InconsistentError("split.alpha", "is missing", "give the concentration, e.g. 0.5")
         if self.training.participants is not None and self.training.fraction is not None:
-            raise ValueError("give training.participants or training.fraction, not both")
+            raise InconsistentError(
+                "", remedy="give training.participants or training.fraction, not both"
+            )
         if self.clock.deadline is not None and self.clock.fleet is None:
-            raise ValueError("clock.fleet: is missing; say whose delays the deadline is for")
+            raise InconsistentError(
+                "clock.fleet", "is missing", "say whose delays the deadline is for"
+            )
         check_measures(self.evaluation, self.stop)
         return self
 
@@ -147,55 +154,57 @@ def parse(raw: Mapping[str, Any], source: str = "experiment", code: bool = True)
 
     Without ``code``, no file of the user's own is imported: to read of a run is not to run it.
     """
-    try:
-        experiment = Experiment.model_validate(with_code(raw))
-    except ValidationError as error:
-        raise FednagError(f"{source}: {explain(error, Experiment)}") from None
-    # A file for `compare` may give shared numbers without a name; `run` then takes the default.
-    table = {"name": DEFAULT, **experiment.algorithm}
-    if table["name"] != CUSTOM and (code or not is_own(table["name"])):
-        algorithm = build_algorithm(table, source)
-        numbers = {**describe(algorithm), "name": table["name"]}
-        _check_writable(numbers, source)
-        experiment = experiment.model_copy(update={"algorithm": numbers})
-    experiment = filled_in(experiment, source, code)
-    return _with_files(experiment, source) if code else experiment
+    with within(source):
+        try:
+            experiment = Experiment.model_validate(with_code(raw))
+        except ValidationError as error:
+            raise explain(error, Experiment) from None
+        # A file for `compare` may give shared numbers without a name; `run` takes the default.
+        table = {"name": DEFAULT, **experiment.algorithm}
+        if table["name"] != CUSTOM and (code or not is_own(table["name"])):
+            numbers = {**describe(build_algorithm(table)), "name": table["name"]}
+            _check_writable(numbers)
+            experiment = experiment.model_copy(update={"algorithm": numbers})
+        experiment = filled_in(experiment, code)
+        return _with_files(experiment) if code else experiment
 
 
-def _with_files(experiment: Experiment, source: str) -> Experiment:
+def _with_files(experiment: Experiment) -> Experiment:
     """The experiment with the digests of the user's own files; refused if they have changed."""
     model, evaluation = experiment.model, experiment.evaluation
-    own_model(model.name, f"{source}: model.name")
-    own_loss(model.loss, f"{source}: model.loss")
-    metrics = own_metrics(evaluation.metrics or (), f"{source}: evaluation.metrics")
+    own_model(model.name, "model.name")
+    own_loss(model.loss, "model.loss")
+    metrics = own_metrics(evaluation.metrics or (), "evaluation.metrics")
     named = [experiment.algorithm.get("name"), model.name, model.loss, *(evaluation.metrics or ())]
     named += kinds_of(experiment)
     files: dict[str, str] = {}
     for name in named:
         if is_own(name):
-            files |= files_of(str(name), source)
+            files |= files_of(str(name))
     if not files:
         return experiment.model_copy(update={"own": None}) if experiment.own else experiment
     for file, digest in files.items():
         if (experiment.own or {}).get(file, digest) != digest:
             raise FednagError(
-                f"{source}: own: {file} is not what it was when this run began; restore it, or "
-                "start a new run from a file without [own]"
+                "own",
+                f"{file} is not what it was when this run began",
+                "restore it, or start a new run from a file without [own]",
             )
     better = (evaluation.own or {}) | {name: metric.better for name, metric in metrics.items()}
     filled = evaluation.model_copy(update={"own": better or None})
     return experiment.model_copy(update={"own": files, "evaluation": filled})
 
 
-def _check_writable(table: Mapping[str, Any], source: str) -> None:
+def _check_writable(table: Mapping[str, Any]) -> None:
     """A run's settings are written down: numbers that TOML cannot hold would be lost."""
     for key, number in table.items():
         try:
             tomli_w.dumps({key: "" if number is None else number})
         except (TypeError, ValueError):
             raise FednagError(
-                f"{source}: algorithm.{key}: {cut(number)} cannot be written to a file; use "
-                "numbers, texts and lists"
+                f"algorithm.{key}",
+                f"{cut(number)} cannot be written to a file",
+                "use numbers, texts and lists",
             ) from None
 
 
@@ -207,8 +216,9 @@ def participants(experiment: Experiment, workers: int) -> int:
     if training.participants is not None:
         if training.participants > workers:
             raise FednagError(
-                f"training.participants: {training.participants} is more than the {workers} "
-                "workers there are; lower it or raise split.workers"
+                "training.participants",
+                f"{training.participants} is more than the {workers} workers there are",
+                "lower it or raise split.workers",
             )
         return training.participants
     return max(1, round((training.fraction or 1.0) * workers))
@@ -218,16 +228,17 @@ def read(path: Path) -> dict[str, Any]:
     """The tables of an experiment file, not yet checked; the files it names are looked up."""
     if path.suffix in (".csv", ".npz"):
         raise FednagError(
-            f"{path}: looks like data, not like an experiment file; write one that names it in "
-            "data.path"
+            path,
+            "looks like data, not like an experiment file",
+            "write one that names it in data.path",
         )
     try:
         return placed(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
     except OSError as error:
-        raise FednagError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        raise FednagError(path, f"cannot be read ({error.strerror})", "check the path") from error
     except (ValueError, RecursionError) as error:  # among them: integers of thousands of digits
         why = " ".join(str(error).split())
-        raise FednagError(f"{path}: is not TOML ({why}); correct it there") from error
+        raise FednagError(path, f"is not TOML ({why})", "correct it there") from error
 
 
 def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,7 +265,7 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
             continue
         table = result.setdefault(section, {})
         if not isinstance(table, dict) or "." in key or not key or not section:
-            raise FednagError(f"{plain(path)}: no such field; write section.key, e.g. training.tau")
+            raise FednagError(plain(path), "no such field", "write section.key, e.g. training.tau")
         table[key] = new
     return placed(result)
 
@@ -266,8 +277,10 @@ def _changed(given: Any, path: str, key: str, new: Any) -> list[Any]:
     if not place.isdecimal() or not name or "." in name or int(place) > len(tables):
         section = path.partition(".")[0]
         raise FednagError(
-            f"{plain(path)}: no such field; write {section}.NUMBER.key, where NUMBER is at most "
-            f"{len(tables)}, e.g. {section}.0.kind"
+            plain(path),
+            "no such field",
+            f"write {section}.NUMBER.key, where NUMBER is at most {len(tables)}, e.g. "
+            f"{section}.0.kind",
         )
     if int(place) == len(tables):
         tables.append({})
@@ -283,21 +296,25 @@ def methods(
     Methods are ``names``, or else the file's ``algorithms``: names, or tables with numbers of
     their own. The numbers of ``[algorithm]`` apply to every method that has a field of that name.
     """
+    with within(source):
+        return list(_methods(raw, names).items())
+
+
+def _methods(raw: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
     shared = raw.get("algorithm", {})
     listed: Any = list(names) or raw.get("algorithms", [])
     if not isinstance(shared, dict):
-        raise FednagError(
-            f"{source}: algorithm: {cut(shared)} is not allowed; it should be a table"
-        )
+        raise FednagError("algorithm", f"{cut(shared)} is not allowed", "it should be a table")
     if not isinstance(listed, list):
-        raise FednagError(f'{source}: algorithms: write a list, e.g. ["fednag", "fedavg"]')
+        raise FednagError("algorithms", remedy='write a list, e.g. ["fednag", "fedavg"]')
     found: dict[str, dict[str, Any]] = {}
     tables = [dict(entry) if isinstance(entry, dict) else {"name": entry} for entry in listed]
     for own, entry in zip(tables, listed, strict=True):
         if not isinstance(own.get("name"), str):
             raise FednagError(
-                f"{source}: algorithms: {cut(entry)} does not name a method; "
-                'write e.g. "fedavg" or {name = "fedavg", lr = 0.1}'
+                "algorithms",
+                f"{cut(entry)} does not name a method",
+                'write e.g. "fedavg" or {name = "fedavg", lr = 0.1}',
             )
         own["name"] = placed_name(own["name"])
     labels = short_names(own["name"] for own in tables)
@@ -305,40 +322,32 @@ def methods(
     for own in tables:
         name = labels[own["name"]]
         is_known = own["name"] in ALGORITHMS or is_own(own["name"])
-        takes = numbers_of(own["name"], f"{source}: algorithm.name") if is_known else set()
+        takes = numbers_of(own["name"]) if is_known else set()
         known |= takes
         numbers = {key: number for key, number in shared.items() if key in takes}
         changed = ",".join(f"{k}={v}" for k, v in own.items() if k != "name")
         label = f"{name}({changed})" if name in found and changed else name
         if label in found:
-            raise FednagError(f"{source}: algorithms: {plain(label)} is there twice; leave one out")
+            raise FednagError("algorithms", f"{plain(label)} is there twice", "leave one out")
         found[label] = {**raw, "algorithm": {**numbers, **own}}
     for experiment in found.values():
         experiment.pop("algorithms", None)
     for key in shared:
         if key not in known | {"name"}:
             raise FednagError(
-                f"{source}: algorithm.{plain(key)}: no method has that number{nearest(key, known)}"
+                f"algorithm.{plain(key)}",
+                f"no method has that number{nearest(key, known)}",
             )
-    return list(found.items())
+    return found
 
 
-def build_algorithm(table: Mapping[str, Any], source: str = "experiment") -> Algorithm:
+def build_algorithm(table: Mapping[str, Any]) -> Algorithm:
     """The algorithm an ``[algorithm]`` table describes."""
     table = {"name": DEFAULT, **table}
-    algorithm: Algorithm = build_part(
-        table,
-        ALGORITHMS,
-        Algorithm,  # type: ignore[type-abstract]
-        "algorithm",
-        "name",
-        source,
-    )
+    algorithm: Algorithm = build_part(table, ALGORITHMS, Algorithm, "algorithm", "name")  # type: ignore[type-abstract]
     if is_own(table["name"]):
-        try:
+        with within(field="algorithm.name"):
             contract.check(algorithm)
-        except FednagError as error:
-            raise FednagError(f"{source}: algorithm.name: {error}") from None
     return algorithm
 
 
@@ -358,7 +367,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
     try:
         model.model_validate(asdict(algorithm))  # type: ignore[call-overload]
     except ValidationError as error:
-        raise FednagError(explain(error, model, (type(algorithm).__name__,))) from None
+        raise explain(error, model, (type(algorithm).__name__,)) from None
 
 
 def describe(algorithm: Algorithm) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fednag.config.values import value
+from fednag.errors import FednagError
 
 # What pydantic asks for, in the words of someone who writes TOML.
 WISHES = {
@@ -52,38 +53,43 @@ def plain(key: str) -> str:
     return key if key.isprintable() and 0 < len(key) <= 60 else cut(key)
 
 
-def explain(error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()) -> str:
-    """The first of pydantic's findings as one sentence, and how many more there are."""
+def explain(
+    error: ValidationError, model: type[BaseModel], prefix: tuple[str, ...] = ()
+) -> FednagError:
+    """The first of pydantic's findings, and how many more there are."""
     found = error.errors()
     first = found[0]
     where = [part for part in first["loc"] if isinstance(part, str)]
     name = ".".join(plain(part) for part in [*prefix, *where])
     given, context = cut(first.get("input")), first.get("ctx", {})
+    problem, remedy = f"{given} is not allowed", ""
     if first["type"] == "extra_forbidden":
         known = list(_fields_at(model, where[:-1]))
-        shown = ", ".join(known) or "none"
-        text = f"{name}: no such key{nearest(where[-1], known)}; allowed here: {shown}"
         home = _home(model, where[-1]) if len(where) == 1 and not prefix else ""
-        text = f"{name}: no such key (did you mean {home}?)" if home else text
+        problem = f"no such key{f' (did you mean {home}?)' if home else nearest(where[-1], known)}"
+        remedy = "" if home else f"allowed here: {', '.join(known) or 'none'}"
     elif first["type"] == "value_error":
-        text = str(context["error"])
+        own = context["error"]
+        own = own if isinstance(own, FednagError) else FednagError(str(own))
+        name, problem, remedy = own.field, own.problem, own.remedy
     elif first["type"] == "missing":
-        text = f"{name}: is missing; give it a value"
+        problem, remedy = "is missing", "give it a value"
     elif first["type"] == "literal_error":
         expected = str(context["expected"])
         known = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
-        hint = nearest(str(first.get("input"))[:100], known)
-        text = f"{name}: {given} is not allowed{hint}; use {expected}"
+        problem += nearest(str(first.get("input"))[:100], known)
+        remedy = f"use {expected}"
     elif first["type"] == "string_pattern_mismatch":
-        text = f"{name}: {given} is not allowed; use letters, digits, '.', '_' and '-'"
+        remedy = "use letters, digits, '.', '_' and '-'"
     else:
         words = first["msg"].removeprefix("Input should be ").removeprefix("Input ")
         bounds = {key: f"{bound:.10g}" for key, bound in context.items() if key in BOUNDS}
         wish = WISHES[first["type"]].format(**bounds) if first["type"] in WISHES else words
         quoted = first["type"] in QUOTED and _unquoted(first["input"]) in QUOTED[first["type"]]
         wish += ", without quotes" if quoted else ""
-        text = f"{name}: {given} is not allowed; it should be {wish}"
-    return text + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")
+        remedy = f"it should be {wish}"
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return FednagError(name, problem + ("" if remedy else more), remedy and remedy + more)
 
 
 def _unquoted(given: object) -> type:

@@ -83,12 +83,13 @@ def load(spec: str, field: str, base: Path | None = None) -> Any:
     except AttributeError:
         known = sorted(key for key in vars(module) if not key.startswith("_"))
         raise FednagError(
-            f"{field}: {_shown(place)} has no {plain(name)}{_nearest(name, known)}; name something "
-            "that it defines"
+            field,
+            f"{_shown(place)} has no {plain(name)}{_nearest(name, known)}",
+            "name something that it defines",
         ) from None
 
 
-def files_of(spec: str, field: str) -> dict[str, str]:
+def files_of(spec: str, field: str = "") -> dict[str, str]:
     """The files that a part is made from, with their digests."""
     place, _ = _parts(placed_name(spec), field)
     return dict(_of(place, field).files)
@@ -105,26 +106,28 @@ def load_class(spec: str, base_class: type[T], field: str) -> type[T]:
     kind = base_class.__name__
     if isinstance(found, base_class):
         name = type(found).__name__
-        raise FednagError(f"{field}: {short(spec)} is an instance; name its class, {name}")
+        raise FednagError(field, f"{short(spec)} is an instance", f"name its class, {name}")
     if not isinstance(found, type) or not issubclass(found, base_class) or found is base_class:
         raise FednagError(
-            f"{field}: {short(spec)} is {_kind(found)}, not a subclass of fednag.{kind}; derive it "
-            "from that"
+            field,
+            f"{short(spec)} is {_kind(found)}, not a subclass of fednag.{kind}",
+            "derive it from that",
         )
     # Its base may be a dataclass, and it itself not: then its own numbers would be passed over.
     known = getattr(found, "__dataclass_fields__", {})
     if not is_dataclass(found) or not set(inspect.get_annotations(found)) <= set(known):
         raise FednagError(
-            f"{field}: {found.__name__} is no dataclass; put @dataclass(frozen=True) above class "
-            f"{found.__name__}"
+            field,
+            f"{found.__name__} is no dataclass",
+            f"put @dataclass(frozen=True) above class {found.__name__}",
         )
     if lacking := sorted(getattr(found, "__abstractmethods__", ())):
-        raise FednagError(f"{field}: {found.__name__} lacks {', '.join(lacking)}; write it there")
+        raise FednagError(field, f"{found.__name__} lacks {', '.join(lacking)}", "write it there")
     checker(found)  # while the neighbours are there that its annotations may name
     return cast(type[T], found)
 
 
-def build(cls: type[T], numbers: Mapping[str, Any], field: str, source: str = "experiment") -> T:
+def build(cls: type[T], numbers: Mapping[str, Any], field: str) -> T:
     """A part with these numbers, checked; ``field`` is the table they stand in."""
     model = checker(cls)  # type: ignore[arg-type]  # a class is hashable
     try:
@@ -132,7 +135,7 @@ def build(cls: type[T], numbers: Mapping[str, Any], field: str, source: str = "e
             {key: _frozen(own, model.model_fields.get(key)) for key, own in numbers.items()}
         )
     except ValidationError as error:
-        raise FednagError(f"{source}: {explain(error, model, (field,))}") from None
+        raise explain(error, model, (field,)) from None
     # Only what was given: the rest is the class's own default, whatever it is.
     given = {name: getattr(checked, name) for name in checked.model_fields_set}
     try:
@@ -141,7 +144,9 @@ def build(cls: type[T], numbers: Mapping[str, Any], field: str, source: str = "e
         raise
     except Exception as error:  # whatever a class of the user's own raises
         raise FednagError(
-            f"{source}: {field}: {cls.__name__} refuses its numbers ({_first(error)}); change them"
+            field,
+            f"{cls.__name__} refuses its numbers ({_first(error)})",
+            "change them",
         ) from error
 
 
@@ -157,11 +162,10 @@ def build_part(
     base_class: type[T],
     field: str,
     key: str = "kind",
-    source: str = "experiment",
 ) -> T:
     """The part that a table describes: its name under ``key``, its numbers beside it."""
-    cls = class_of(table.get(key), registry, base_class, f"{source}: {field}.{key}")
-    return build(cls, {k: v for k, v in table.items() if k != key}, field, source)
+    cls = class_of(table.get(key), registry, base_class, f"{field}.{key}")
+    return build(cls, {k: v for k, v in table.items() if k != key}, field)
 
 
 def class_of(
@@ -175,8 +179,9 @@ def class_of(
     kind = base_class.__name__.lower()
     own = f"; one of your own is FILE.py:{base_class.__name__}" if "." in str(name) else ""
     raise FednagError(
-        f"{field}: no {kind} {cut(name)}{nearest(str(name)[:60], registry)}; "
-        f"there are {', '.join(registry)}{own}"
+        field,
+        f"no {kind} {cut(name)}{nearest(str(name)[:60], registry)}",
+        f"there are {', '.join(registry)}{own}",
     )
 
 
@@ -190,8 +195,9 @@ def own_model(name: str, field: str) -> Any:
     is_class = isinstance(found, type)
     if not callable(found) or (is_class and not issubclass(found, nn.Module)):
         raise FednagError(
-            f"{field}: {short(name)} is {_kind(found)}; name an nn.Module, its class, or a "
-            "function that makes one"
+            field,
+            f"{short(name)} is {_kind(found)}",
+            "name an nn.Module, its class, or a function that makes one",
         )
     return found
 
@@ -208,12 +214,13 @@ def own_loss(name: str | None, field: str) -> Any:
             found = found()
         except Exception as error:  # whatever a class of the user's own raises
             raise FednagError(
-                f"{field}: {short(name)} cannot be made ({_first(error)}); name an instance"
+                field, f"{short(name)} cannot be made ({_first(error)})", "name an instance"
             ) from error
     if isinstance(found, type) or not callable(found):
         raise FednagError(
-            f"{field}: {short(name)} is {_kind(found)}; name a function of (outputs, targets), or "
-            "a loss module"
+            field,
+            f"{short(name)} is {_kind(found)}",
+            "name a function of (outputs, targets), or a loss module",
         )
     return found
 
@@ -227,8 +234,9 @@ def own_metrics(names: Iterable[str], field: str) -> dict[str, Metric]:
         given = load(name, field)
         if isinstance(given, type) or not (callable(given) or isinstance(given, Metric)):
             raise FednagError(
-                f"{field}: {short(name)} is {_kind(given)}; name a function of (outputs, targets), "
-                "or a fednag.Metric"
+                field,
+                f"{short(name)} is {_kind(given)}",
+                "name a function of (outputs, targets), or a fednag.Metric",
             )
         found[short(name)] = given if isinstance(given, Metric) else Metric(given)
     return found
@@ -268,7 +276,7 @@ def _parts(spec: str, field: str) -> tuple[str, str]:
     if not (place.endswith(".py") or MODULE.fullmatch(place)) or not name.isidentifier():
         example = f"{Path(place).name if place.endswith('.py') else 'my_file.py'}:Name"
         raise FednagError(
-            f"{field}: {cut(spec)} names nothing in a file; write FILE.py:Name, e.g. {example}"
+            field, f"{cut(spec)} names nothing in a file", f"write FILE.py:Name, e.g. {example}"
         )
     return place, name
 
@@ -285,8 +293,9 @@ def _module(name: str, field: str) -> Loaded:
         if not f"{name}.".startswith(f"{error.name}."):
             raise _failed(name, error, field) from error
         raise FednagError(
-            f"{field}: there is no module {plain(name)} to import; install it, or write the file, "
-            "e.g. my_file.py:Name"
+            field,
+            f"there is no module {plain(name)} to import",
+            "install it, or write the file, e.g. my_file.py:Name",
         ) from None
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise _failed(name, error, field) from error
@@ -375,11 +384,11 @@ def _content(path: str, field: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except FileNotFoundError:
-        raise FednagError(f"{field}: there is no file {_shown(path)}; check the path") from None
+        raise FednagError(field, f"there is no file {_shown(path)}", "check the path") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise FednagError(
-            f"{field}: {_shown(path)} cannot be read ({why}); check the path"
+            field, f"{_shown(path)} cannot be read ({why})", "check the path"
         ) from None
 
 
@@ -404,7 +413,7 @@ def _failed(place: str, error: BaseException, field: str) -> FednagError:
     elif own:
         line = f", {Path(own[-1].filename).name} line {own[-1].lineno}"
     return FednagError(
-        f"{field}: {_shown(place)} cannot be imported ({_first(error)}{line}); correct it there"
+        field, f"{_shown(place)} cannot be imported ({_first(error)}{line})", "correct it there"
     )
 
 

@@ -41,14 +41,14 @@ Given = Mapping[str, Sequence[Any]]
 """Parts that are objects of Python, by section, in their order; None where a table says it all."""
 
 
-def filled_in(experiment: Experiment, source: str, code: bool) -> Experiment:
+def filled_in(experiment: Experiment, code: bool) -> Experiment:
     """The experiment with every number of its parts; raises FednagError for what is none."""
     found: dict[str, Any] = {}
     for section, field, table in _tables(experiment):
         registry, base = REGISTRIES[section]
         own = is_own(table.get("kind"))
         if table.get("kind") != CUSTOM and (code or not own):
-            part = build_part(table, registry, base, field, source=source)
+            part = build_part(table, registry, base, field)
             table = {"kind": table["kind"], **_numbers(part)}
         found.setdefault(section, []).append(table)
     single = {name: tables[0] for name, tables in found.items() if name not in LISTED}
@@ -66,14 +66,16 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
         part = objects[place] if place < len(objects) else None
         if part is None and table.get("kind") == CUSTOM:
             raise FednagError(
-                f"{field}.kind: this part of the run was a Python object; run it from Python"
+                f"{field}.kind", "this part of the run was a Python object", "run it from Python"
             )
         made[section].append(part or build_part(table, registry, base, field))
     for place, schedule in enumerate(made["schedule"]):
         check_schedule(schedule, algorithm, f"schedule.{place}.field")
         if schedule.field in [other.field for other in made["schedule"][:place]]:
             raise FednagError(
-                f"schedule.{place}.field: {schedule.field} has a schedule already; leave one out"
+                f"schedule.{place}.field",
+                f"{schedule.field} has a schedule already",
+                "leave one out",
             )
     schedules = tuple(made["schedule"])
     if algorithm.pooled:  # nothing travels, and there is nobody to choose from
@@ -81,14 +83,16 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
     (controller,), (aggregator,) = made["controller"], made["aggregator"]
     if controller.needs_clock and experiment.clock.fleet is None:
         raise FednagError(
-            f"controller.kind: {experiment.controller['kind']} goes by who answers first, and "
-            "there is no clock; name a fleet, e.g. clock.fleet = 'paper-edge'"
+            "controller.kind",
+            f"{experiment.controller['kind']} goes by who answers first, and there is no clock",
+            "name a fleet, e.g. clock.fleet = 'paper-edge'",
         )
     if controller.needs_clock and len(algorithm.stages) > 1:
         raise FednagError(
-            f"controller.kind: {experiment.controller['kind']} does not wait for all workers, and "
-            f"{type(algorithm).__name__} has rounds of several exchanges; use another method or "
-            "controller"
+            "controller.kind",
+            f"{experiment.controller['kind']} does not wait for all workers, and "
+            f"{type(algorithm).__name__} has rounds of several exchanges",
+            "use another method or controller",
         )
     uplink, downlink = Chain((*algorithm.channel, *made["uplink"])), Chain(tuple(made["downlink"]))
     attacks = tuple(made["attack"])
@@ -110,15 +114,16 @@ def described(part: object, section: str) -> tuple[dict[str, Any], Any]:
     if isinstance(part, Mapping):
         return dict(part), None
     if isinstance(part, type):
-        raise FednagError(f"{section}: give an instance, {part.__name__}(), not the class")
+        raise FednagError(section, remedy=f"give an instance, {part.__name__}(), not the class")
     if not isinstance(part, base):
         raise FednagError(
-            f"{section}: {part!r} is no {base.__name__.lower()}; give a name, a table, or a "
-            f"fednag.{base.__name__}"
+            section,
+            f"{part!r} is no {base.__name__.lower()}",
+            f"give a name, a table, or a fednag.{base.__name__}",
         )
     name = type(part).__name__
     if not is_dataclass(part):
-        raise FednagError(f"{section}: put @dataclass(frozen=True) above class {name}")
+        raise FednagError(section, remedy=f"put @dataclass(frozen=True) above class {name}")
     names = {cls: known for known, cls in registry.items()}
     if type(part) in names:
         return {"kind": names[type(part)], **_numbers(part)}, None
@@ -163,11 +168,13 @@ def check_schedule(schedule: Schedule, algorithm: Algorithm, field: str) -> None
     if section != "algorithm" or name not in numbers:
         known = [f"algorithm.{each}" for each in numbers]
         raise FednagError(
-            f"{field}: {schedule.field!r} is no number of {type(algorithm).__name__}"
-            f"{nearest(schedule.field, known)}; it has {', '.join(known)}"
+            field,
+            f"{schedule.field!r} is no number of "
+            f"{type(algorithm).__name__}{nearest(schedule.field, known)}",
+            f"it has {', '.join(known)}",
         )
     if not isinstance(getattr(algorithm, name), int | float):
-        raise FednagError(f"{field}: {schedule.field} is not a number; schedule another")
+        raise FednagError(field, f"{schedule.field} is not a number", "schedule another")
     first, model = getattr(algorithm, name), checker(type(algorithm))
     for done in (0.0, 0.5, 0.999):  # the last round begins before all iterations are done
         value = schedule.at(first, done)
@@ -175,6 +182,8 @@ def check_schedule(schedule: Schedule, algorithm: Algorithm, field: str) -> None
             model.model_validate({**asdict(algorithm), name: value})  # type: ignore[call-overload]
         except ValidationError:
             raise FednagError(
-                f"{field}: {schedule.field} would become {value:.4g}, which "
-                f"{type(algorithm).__name__} does not allow; change the schedule's numbers"
+                field,
+                f"{schedule.field} would become {value:.4g}, which {type(algorithm).__name__} "
+                "does not allow",
+                "change the schedule's numbers",
             ) from None

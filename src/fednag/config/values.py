@@ -15,9 +15,11 @@ def assignments(texts: Sequence[str], option: str) -> dict[str, str]:
     for text in texts:
         path, equals, right = text.partition("=")
         if not equals or not path.strip() or not right.strip():
-            raise FednagError(f"{option} {text}: write section.key=value, e.g. training.tau=20")
+            raise FednagError(
+                option, remedy="write section.key=value, e.g. training.tau=20", given=text
+            )
         if path.strip() in found:
-            raise FednagError(f"{option} {path.strip()}: is given twice; leave one out")
+            raise FednagError(option, "is given twice", "leave one out", given=path.strip())
         found[path.strip()] = right.strip()
     return found
 

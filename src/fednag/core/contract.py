@@ -21,13 +21,16 @@ def check(algorithm: Algorithm) -> None:
     forgotten = sorted(set(inspect.get_annotations(kind)) - fields)
     if forgotten:
         raise FednagError(
-            f"{kind.__name__}: {', '.join(forgotten)} is not one of its numbers; put "
-            "@dataclass(frozen=True) above the class"
+            kind.__name__,
+            f"{', '.join(forgotten)} is not one of its numbers",
+            "put @dataclass(frozen=True) above the class",
         )
     if hasattr(kind, "probes") or hasattr(kind, "probed"):
         raise FednagError(
-            f"{kind.__name__}: probes and probed are no more; a method that asks for full "
-            "gradients first has stages, e.g. (FullGradient(into='c'), self)"
+            kind.__name__,
+            "probes and probed are no more",
+            "a method that asks for full gradients first has stages, e.g. "
+            "(FullGradient(into='c'), self)",
         )
     for rule in RULES:
         _taken(kind, rule)
@@ -47,8 +50,9 @@ def _taken(kind: type[Algorithm], rule: str) -> None:
     renamed = {"share": "news.share", "full": "data.gradient"} if rule in ("update", "end") else {}
     for old in renamed.keys() & set(signature.parameters):
         raise FednagError(
-            f"{kind.__name__}.{rule}: takes {old}, which is {renamed[old]} now; it must take "
-            f"({', '.join(wanted[1:])})"
+            f"{kind.__name__}.{rule}",
+            f"takes {old}, which is {renamed[old]} now",
+            f"it must take ({', '.join(wanted[1:])})",
         )
     try:
         signature.bind(*wanted)
@@ -56,7 +60,7 @@ def _taken(kind: type[Algorithm], rule: str) -> None:
         given = ", ".join(list(signature.parameters)[1:])
         asked = ", ".join(wanted[1:])
         raise FednagError(
-            f"{kind.__name__}.{rule}: must take ({asked}), but takes ({given})"
+            f"{kind.__name__}.{rule}", f"must take ({asked}), but takes ({given})"
         ) from None
 
 
@@ -76,16 +80,18 @@ def _returned(algorithm: Algorithm) -> None:
     for key, vector in up.items():
         if key not in algorithm.up:
             raise FednagError(
-                f"{name}.end: returns {key}, which is not named in up; name it there, or leave it "
-                "out"
+                f"{name}.end",
+                f"returns {key}, which is not named in up",
+                "name it there, or leave it out",
             )
         if vector.dim() != 2 or len(vector) != 1:
             raise FednagError(
-                f"{name}.end: {key} has shape {tuple(vector.shape)} for one worker; return a row "
-                "for each worker, (n, d), or (n, 1) for a number"
+                f"{name}.end",
+                f"{key} has shape {tuple(vector.shape)} for one worker",
+                "return a row for each worker, (n, d), or (n, 1) for a number",
             )
     if lost := sorted(set(mine) - set(kept)):
-        raise FednagError(f"{name}.end: must keep {', '.join(lost)} too, as memory has it")
+        raise FednagError(f"{name}.end", f"must keep {', '.join(lost)} too, as memory has it")
     mean = up.map(lambda vector: vector.reshape(-1))
     back = {"w", *set(algorithm.down) & set(algorithm.up)}  # what comes up to go down again
     _holds(f"{name}.update", algorithm.update(server, mean, News()), back, "down")
@@ -98,12 +104,13 @@ def _repeats(algorithm: Algorithm) -> None:
     first, second = _round(algorithm, before), _round(algorithm, _given(algorithm))
     if not _alike(first, second):
         raise FednagError(
-            f"{name}: two rounds on the same numbers differ; its rules must draw no random numbers "
-            "and keep nothing outside their vectors"
+            name,
+            "two rounds on the same numbers differ",
+            "its rules must draw no random numbers and keep nothing outside their vectors",
         )
     if not all(_alike(now, then) for now, then in zip(before, _given(algorithm), strict=True)):
         raise FednagError(
-            f"{name}: its rules change the vectors they are given; return new ones instead"
+            name, "its rules change the vectors they are given", "return new ones instead"
         )
     if not algorithm.elementwise:
         return
@@ -114,8 +121,10 @@ def _repeats(algorithm: Algorithm) -> None:
     alone = Vectors(**{key: torch.cat([row[key] for row in rows]) for key in rows[0]})
     if not _alike(first, alone):
         raise FednagError(
-            f"{name}: it says elementwise = True, but stacked workers get other numbers than alone "
-            "(a norm, a sum or a sort over all of them?); leave that line out"
+            name,
+            "it says elementwise = True, but stacked workers get other numbers than alone (a "
+            "norm, a sum or a sort over all of them?)",
+            "leave that line out",
         )
 
 
@@ -156,9 +165,10 @@ def _alike(a: Vectors, b: Vectors) -> bool:
 
 def _holds(rule: str, found: Vectors, needed: set[str], where: str) -> None:
     if not isinstance(found, Vectors):
-        raise FednagError(f"{rule}: must return Vectors, not {type(found).__name__}")
+        raise FednagError(rule, f"must return Vectors, not {type(found).__name__}")
     if lacking := sorted(needed - set(found)):
         raise FednagError(
-            f"{rule}: must return {', '.join(lacking)} too, named in {where}; "
-            f"it gave {', '.join(found) or 'nothing'}"
+            rule,
+            f"must return {', '.join(lacking)} too, named in {where}",
+            f"it gave {', '.join(found) or 'nothing'}",
         )

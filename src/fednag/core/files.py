@@ -11,12 +11,15 @@ from fednag.errors import FednagError
 
 
 @contextmanager
-def os_errors(what: str, remedy: str) -> Iterator[None]:
-    """What the system refuses inside, as a sentence: ``what`` cannot be done, and the remedy."""
+def os_errors(
+    where: str | Path, problem: str, remedy: str = "", given: object = ""
+) -> Iterator[None]:
+    """What the system refuses inside, with its reason in brackets."""
     try:
         yield
     except OSError as error:
-        raise FednagError(f"{what} ({error.strerror or error}); {remedy}") from error
+        reason = error.strerror or error
+        raise FednagError(where, f"{problem} ({reason})", remedy, given=given) from error
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -94,14 +94,17 @@ class Loop:
             )
             if order.need is not None and len(stages) > 1:
                 raise FednagError(
-                    f"controller.kind: {type(scheme.controller).__name__} does not wait for all "
-                    f"workers, and {type(scheme.algorithm).__name__} has rounds of several "
-                    "exchanges; use another method or controller"
+                    "controller.kind",
+                    f"{type(scheme.controller).__name__} does not wait for all workers, and "
+                    f"{type(scheme.algorithm).__name__} has rounds of several exchanges",
+                    "use another method or controller",
                 )
             if order.need is not None and order.need > len(setting.sizes):
                 raise FednagError(
-                    f"controller: a round needs {order.need} answers, and there are "
-                    f"{len(setting.sizes)} workers; lower its need"
+                    "controller",
+                    f"a round needs {order.need} answers, and there are {len(setting.sizes)} "
+                    "workers",
+                    "lower its need",
                 )
             numbers = {} if stage.asks else {**scheduled, **order.numbers}
             asked = self._asked(draft, order, place, numbers)

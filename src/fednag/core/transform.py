@@ -162,12 +162,12 @@ def compressible(up: Vectors, vectors: Sequence[str] = ()) -> list[str]:
     """
     if missing := [name for name in vectors if name not in up]:
         raise FednagError(
-            f"vectors: no {', '.join(missing)} travels here, only {', '.join(up) or 'nothing'}"
+            "vectors", f"no {', '.join(missing)} travels here, only {', '.join(up) or 'nothing'}"
         )
     named = [n for n in up if n != BUFFERS and "." not in n and (not vectors or n in vectors)]
     found = [n for n in named if up[n].is_floating_point() and len(up[n]) > 1]
     if not found and any(not up[n].is_floating_point() for n in named):
         raise FednagError(
-            "everything is encoded already by a transform before it; put this one earlier"
+            "", "everything is encoded already by a transform before it", "put this one earlier"
         )
     return found

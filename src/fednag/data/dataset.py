@@ -55,8 +55,10 @@ class Dataset:
         """Raise a sentence on what no training can mend: numbers that are none, wrong labels."""
         if len(self.test_x) and _kind(self.x) != _kind(self.test_x):
             raise FednagError(
-                f"data: x holds {_kind(self.x)} and test x {_kind(self.test_x)}, which would be "
-                "scaled differently; give both as the same kind of numbers"
+                "data",
+                f"x holds {_kind(self.x)} and test x {_kind(self.test_x)}, which would be scaled "
+                "differently",
+                "give both as the same kind of numbers",
             )
         parts = {"x": self.x, "y": self.y, "test x": self.test_x, "test y": self.test_y}
         for what, values in parts.items():
@@ -70,7 +72,7 @@ class Dataset:
                 why = f"a label that is not from 0 to {self.classes - 1}"
             if wrong is not None and bool(wrong.any()):
                 row = int(wrong.nonzero()[0])
-                raise FednagError(f"data: {what} has {why} in row {row}; mend it")
+                raise FednagError("data", f"{what} has {why} in row {row}", "mend it")
 
 
 def _kind(x: Tensor) -> str:
@@ -93,19 +95,19 @@ def dataset_of(
     that knows what they are.
     """
     _check_task(task)
-    x, y = tensor_of(x, "data: x"), tensor_of(y, "data: y")
+    x, y = tensor_of(x, "data", "x"), tensor_of(y, "data", "y")
     test_x, test_y = _pair(test) if test is not None else (x[:0], y[:0])
     for what, xs, ys in (("data", x, y), ("test", test_x, test_y)):
         if len(xs) != len(ys):
-            raise FednagError(f"{what}: {len(xs)} samples but {len(ys)} targets; give one each")
+            raise FednagError(what, f"{len(xs)} samples but {len(ys)} targets", "give one each")
         if xs.shape[1:] != x.shape[1:]:
             shape = tuple(x.shape[1:])
-            raise FednagError(f"test: samples must have the shape of the data's, {shape}")
+            raise FednagError("test", f"samples must have the shape of the data's, {shape}")
         if ys.shape[1:] != y.shape[1:]:
             shape = tuple(y.shape[1:])
-            raise FednagError(f"test: targets must have the shape of the data's, {shape}")
+            raise FednagError("test", f"targets must have the shape of the data's, {shape}")
     if not len(x):
-        raise FednagError("data: it is empty; give at least one sample")
+        raise FednagError("data", "it is empty", "give at least one sample")
     guessed = task is None and not y.is_floating_point()
     y, test_y = _targets(y, test_y, task)
     x, test_x = (part.float() if part.dtype == torch.bool else part for part in (x, test_x))
@@ -145,7 +147,9 @@ def with_task(dataset: Dataset, task: str | None, loss: object) -> Dataset:
         return dataset_of(dataset.name, dataset.x, dataset.y, test, dataset.owners, task)
     made_for = "regression" if dataset.classes is None else "classification"
     if task != made_for:
-        raise FednagError(f"task: the data set was made for {made_for}; make it with task={task!r}")
+        raise FednagError(
+            "task", f"the data set was made for {made_for}", f"make it with task={task!r}"
+        )
     return dataset
 
 
@@ -169,15 +173,15 @@ def remark_on_classes(distinct: int, rows: int) -> tuple[str, ...]:
     )
 
 
-def tensor_of(given: Any, what: str) -> Tensor:
-    """Numbers on the CPU, in memory of their own order; ``what`` names them in errors."""
-    found = given if isinstance(given, Tensor) else _from_python(given, what)
+def tensor_of(given: Any, field: str, what: str) -> Tensor:
+    """Numbers on the CPU, in memory of their own order; ``what`` of ``field`` is said in errors."""
+    found = given if isinstance(given, Tensor) else _from_python(given, field, what)
     if found.layout != torch.strided:
-        raise FednagError(f"{what} is a sparse tensor; give it dense, with .to_dense()")
+        raise FednagError(field, f"{what} is a sparse tensor", "give it dense, with .to_dense()")
     if found.is_complex():
-        raise FednagError(f"{what} holds complex numbers; give real ones")
+        raise FednagError(field, f"{what} holds complex numbers", "give real ones")
     if not found.dim():
-        raise FednagError(f"{what} is a single number; give a row for each sample")
+        raise FednagError(field, f"{what} is a single number", "give a row for each sample")
     if found.dtype in (torch.uint16, torch.uint32, torch.uint64):
         found = found.long()  # torch can do little with those
     return found.detach().cpu().contiguous()
@@ -192,18 +196,22 @@ def shared(array: NDArray[Any]) -> Tensor:
     return found if found.numel() else found.new_empty(found.shape)
 
 
-def _from_python(given: Any, what: str) -> Tensor:
+def _from_python(given: Any, field: str, what: str) -> Tensor:
     if isinstance(given, list | tuple) and given and all(isinstance(g, Tensor) for g in given):
         if len({each.shape for each in given}) > 1:
-            raise FednagError(f"{what} has rows of different shapes; give all the same")
+            raise FednagError(field, f"{what} has rows of different shapes", "give all the same")
         return torch.stack(list(given))
     try:
         array = np.asarray(given)
     except (ValueError, TypeError) as error:  # what numpy says of a ragged list
-        raise FednagError(f"{what} has rows of different shapes; give all the same") from error
+        raise FednagError(
+            field, f"{what} has rows of different shapes", "give all the same"
+        ) from error
     if array.dtype.kind not in "biuf":
         kind = "words" if array.dtype.kind in "US" else f"{array.dtype} and not numbers"
-        raise FednagError(f"{what} holds {kind}; give numbers, as a tensor, an array or lists")
+        raise FednagError(
+            field, f"{what} holds {kind}", "give numbers, as a tensor, an array or lists"
+        )
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     return shared(array.astype(array.dtype.newbyteorder("="), order="C", copy=False))
@@ -211,15 +219,19 @@ def _from_python(given: Any, what: str) -> Tensor:
 
 def _check_task(task: str | None) -> None:
     if task is not None and task not in TASKS:
-        raise FednagError(f"task: {task!r} is not allowed; use 'classification' or 'regression'")
+        raise FednagError(
+            "task", f"{task!r} is not allowed", "use 'classification' or 'regression'"
+        )
 
 
 def _pair(test: Any) -> tuple[Tensor, Tensor]:
     if not isinstance(test, tuple | list) or len(test) != 2:
         raise FednagError(
-            "test: give a pair (x, y) of samples and targets; a share of the data you part yourself"
+            "test",
+            "give a pair (x, y) of samples and targets",
+            "a share of the data you part yourself",
         )
-    return tensor_of(test[0], "test: x"), tensor_of(test[1], "test: y")
+    return tensor_of(test[0], "test", "x"), tensor_of(test[1], "test", "y")
 
 
 def _targets(y: Tensor, test_y: Tensor, task: str | None) -> tuple[Tensor, Tensor]:
@@ -228,19 +240,22 @@ def _targets(y: Tensor, test_y: Tensor, task: str | None) -> tuple[Tensor, Tenso
         return _numbers(y), _numbers(test_y)
     if y.dim() == 2 and y.shape[1] == 1:
         raise FednagError(
-            f"data: y has shape {tuple(y.shape)}, and a class is one whole number a sample; give "
-            "y.squeeze(1), or task='regression' if y are numbers"
+            "data",
+            f"y has shape {tuple(y.shape)}, and a class is one whole number a sample",
+            "give y.squeeze(1), or task='regression' if y are numbers",
         )
     if task == "classification" and y.dim() > 1:
         raise FednagError(
-            f"task: 'classification' takes one class a sample, and y has shape {tuple(y.shape)}; "
-            "leave task out, and give a loss for such targets"
+            "task",
+            f"'classification' takes one class a sample, and y has shape {tuple(y.shape)}",
+            "leave task out, and give a loss for such targets",
         )
     for what, values in (("data", y), ("test", test_y)):
         if values.is_floating_point() and not bool((values == values.round()).all()):
             raise FednagError(
-                f"{what}: y has numbers that are not whole, and classes are; give whole numbers, "
-                "or for regression task='regression'"
+                what,
+                "y has numbers that are not whole, and classes are",
+                "give whole numbers, or for regression task='regression'",
             )
     return y.long(), test_y.long()
 
@@ -256,10 +271,10 @@ def _owners(given: Any, samples: int) -> Tensor:
         array = np.asarray(given)
         if array.dtype.kind == "U":
             given = np.unique(array, return_inverse=True)[1]
-    owners = tensor_of(given, "owners: the list")
+    owners = tensor_of(given, "owners", "the list")
     if owners.dim() != 1 or len(owners) != samples:
         count = len(owners) if owners.dim() == 1 else f"shape {tuple(owners.shape)}"
-        raise FednagError(f"owners: {count} for {samples} samples; give one each")
+        raise FednagError("owners", f"{count} for {samples} samples", "give one each")
     if owners.is_floating_point() and not bool((owners == owners.round()).all()):
-        raise FednagError("owners: they are not whole numbers; give whole numbers or words")
+        raise FednagError("owners", "they are not whole numbers", "give whole numbers or words")
     return owners.long()

@@ -125,8 +125,9 @@ def find_source(name: str) -> Source:
     """The source called `name`, or an error that says what there is."""
     if name in BUILT_IN:
         raise FednagError(
-            f"data set '{name}' is built in and needs no download; "
-            f"the downloadable ones are {', '.join(SOURCES)}"
+            "",
+            f"data set '{name}' is built in and needs no download",
+            f"the downloadable ones are {', '.join(SOURCES)}",
         )
     if name not in SOURCES:
         raise unknown_name(name, SOURCES)
@@ -196,7 +197,7 @@ def _status(path: Path, file: File) -> Status:
         return "missing"
     if not path.is_file():
         return "corrupt"
-    with os_errors(f"{path} cannot be read", "check its permissions"):
+    with os_errors("", f"{path} cannot be read", "check its permissions"):
         return "ok" if _md5(path) == file.md5 else "corrupt"
 
 
@@ -352,8 +353,9 @@ def _write_member(content: IO[bytes], file: File, target: Path) -> bool:
 
 def _bad_archive(source: Source, archive: Path, why: str) -> FednagError:
     return FednagError(
-        f"{archive} is not the expected archive ({why}); "
-        f"delete it and run `fednag data get {source.name}` again"
+        "",
+        f"{archive} is not the expected archive ({why})",
+        f"delete it and run `fednag data get {source.name}` again",
     )
 
 
@@ -365,6 +367,7 @@ def _writing(path: Path) -> Iterator[None]:
         raise  # an OSError, but the archive's fault and not the disk's
     except OSError as error:
         raise FednagError(
-            f"{path} cannot be written ({error.strerror or error}); free space there or allow "
-            "writing, or set FEDNAG_DATA to another folder"
+            "",
+            f"{path} cannot be written ({error.strerror or error})",
+            "free space there or allow writing, or set FEDNAG_DATA to another folder",
         ) from error

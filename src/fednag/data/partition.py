@@ -63,7 +63,9 @@ def by_class(
     names, code = np.unique(labels, return_inverse=True)
     classes = len(names)
     if not 1 <= per_worker <= classes:
-        raise FednagError(f"split.classes: {per_worker} is not between 1 and {classes}; set it so")
+        raise FednagError(
+            "split.classes", f"{per_worker} is not between 1 and {classes}", "set it so"
+        )
     if cover:
         slot_class, slot_worker = _cover_slots(classes, workers, per_worker, rng)
     else:
@@ -74,8 +76,9 @@ def by_class(
     for name, who, held in zip(names, holders, members, strict=True):
         if len(held) < len(who):
             raise FednagError(
-                f"split.classes: {per_worker} gives class {name}, of {len(held)} samples, to "
-                f"{len(who)} workers; lower it or split.workers"
+                "split.classes",
+                f"{per_worker} gives class {name}, of {len(held)} samples, to {len(who)} workers",
+                "lower it or split.workers",
             )
     owner = np.full(len(code), -1, dtype=np.int64)
     shares = _even_shares(holders, [len(held) for held in members], workers)
@@ -95,7 +98,7 @@ def dirichlet(labels: NDArray[Any], workers: int, alpha: float, seed: int) -> Pa
     rng = _generator(seed)
     _check_workers(workers, len(labels))
     if not (math.isfinite(alpha) and alpha > 0):
-        raise FednagError(f"split.alpha: {alpha} is no finite number above 0; set it to one")
+        raise FednagError("split.alpha", f"{alpha} is no finite number above 0", "set it to one")
     names, code = np.unique(labels, return_inverse=True)
     owner = np.empty(len(code), dtype=np.int64)
     for held in _groups(code, len(names)):
@@ -119,15 +122,18 @@ def by_size(
     rng = _generator(seed)
     _check_workers(workers, samples)
     if not (math.isfinite(skew) and skew >= 0):
-        raise FednagError(f"split.skew: {skew} is no finite number from 0 up; set it to 0 or more")
+        raise FednagError(
+            "split.skew", f"{skew} is no finite number from 0 up", "set it to 0 or more"
+        )
     if proportions is None:
         weights = np.arange(1, workers + 1, dtype=np.float64) ** -float(skew)
     else:
         weights = np.array([float(number) for number in proportions], dtype=np.float64)
         if len(weights) != workers or not ((weights > 0) & np.isfinite(weights)).all():
             raise FednagError(
-                f"split.proportions: {len(weights)} given, not {workers} finite numbers above 0; "
-                "give one such number for each worker"
+                "split.proportions",
+                f"{len(weights)} given, not {workers} finite numbers above 0",
+                "give one such number for each worker",
             )
     sizes = _without_empty(_apportion(weights, samples))
     owner = rng.permutation(np.repeat(np.arange(workers), sizes))
@@ -144,8 +150,9 @@ def natural(owners: NDArray[Any], workers: int | None, seed: int) -> Partition:
     count = len(names) if workers is None else workers
     if count > len(names):
         raise FednagError(
-            f"split.workers: {count} is more than the {len(names)} owners of this data; "
-            "lower it or leave it out"
+            "split.workers",
+            f"{count} is more than the {len(names)} owners of this data",
+            "lower it or leave it out",
         )
     _check_workers(count, len(code))
     if count == len(names):
@@ -164,15 +171,17 @@ def natural(owners: NDArray[Any], workers: int | None, seed: int) -> Partition:
 
 def _generator(seed: int) -> np.random.Generator:
     if seed < 0:
-        raise FednagError(f"seed: {seed} is below 0; set it to 0 or more")
+        raise FednagError("seed", f"{seed} is below 0", "set it to 0 or more")
     return np.random.default_rng([seed, _STREAM])
 
 
 def _check_workers(workers: int, samples: int) -> None:
     if workers < 1:
-        raise FednagError(f"split.workers: {workers} is below 1; set it to 1 or more")
+        raise FednagError("split.workers", f"{workers} is below 1", "set it to 1 or more")
     if workers > samples:
-        raise FednagError(f"split.workers: {workers} is more than the {samples} samples; lower it")
+        raise FednagError(
+            "split.workers", f"{workers} is more than the {samples} samples", "lower it"
+        )
 
 
 def _groups(code: NDArray[Any], groups: int) -> list[Indexes]:
@@ -221,9 +230,10 @@ def _cover_slots(
     slots = workers * per_worker
     if slots < classes:
         raise FednagError(
-            f"split.classes: {per_worker} for each of {workers} workers cannot cover {classes} "
-            f"classes; set it to at least {-(-classes // workers)}, use at least "
-            f'{-(-classes // per_worker)} workers or set split.assign = "random"'
+            "split.classes",
+            f"{per_worker} for each of {workers} workers cannot cover {classes} classes",
+            f"set it to at least {-(-classes // workers)}, use at least "
+            f'{-(-classes // per_worker)} workers or set split.assign = "random"',
         )
     least, more = divmod(slots, classes)
     copies = np.where(np.arange(classes) < more, least + 1, least)

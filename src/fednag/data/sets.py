@@ -48,7 +48,9 @@ def load(name: str, folder: Path | None = None, seed: int = 0, **options: Any) -
     for option in options:
         if option not in known:
             offer = f"only {', '.join(known)}" if known else "none at all"
-            raise FednagError(f"data set '{name}' has no option '{option}' ({offer}); leave it out")
+            raise FednagError(
+                "", f"data set '{name}' has no option '{option}' ({offer})", "leave it out"
+            )
     if name == "synthetic":
         return synthetic(seed=seed, **options)
     if name == "digits":
@@ -172,14 +174,14 @@ def _present(name: str, root: Path, file: str) -> Path:
     path = root / folder / file
     if not path.exists():
         raise FednagError(
-            f"{path} is missing: run `fednag data get {name}`, "
-            f"or set FEDNAG_DATA to the folder that holds {folder}/"
+            f"{path} is missing: run `fednag data get {name}`, or set FEDNAG_DATA to the folder "
+            f"that holds {folder}/"
         )
     return path
 
 
 def _wrong(name: str, path: Path, why: str) -> FednagError:
-    return FednagError(f"{path} holds {why}; delete it and run `fednag data get {name}`")
+    return FednagError("", f"{path} holds {why}", f"delete it and run `fednag data get {name}`")
 
 
 def read_idx(path: Path, limit: int = LIMIT) -> NDArray[Any]:
@@ -236,14 +238,15 @@ def _payload(path: Path, stream: BufferedIOBase, claimed: int) -> bytearray:
 
 def _broken(path: Path, why: str, kind: str = "IDX") -> FednagError:
     return FednagError(
-        f"{path} is not a complete {kind} file ({why}); delete it and download it again"
+        "", f"{path} is not a complete {kind} file ({why})", "delete it and download it again"
     )
 
 
 def _unreadable(path: Path, error: OSError) -> FednagError:
     return FednagError(
-        f"{path} cannot be read ({error.strerror or error}); "
-        "check that it is a file you may read, or delete it and download it again"
+        "",
+        f"{path} cannot be read ({error.strerror or error})",
+        "check that it is a file you may read, or delete it and download it again",
     )
 
 
@@ -297,8 +300,8 @@ def synthetic(alpha: float = 1.0, beta: float = 1.0, workers: int = 30, seed: in
             raise FednagError(f"{field} is {value!r}, a variance: give a finite number from 0 up")
     if not _is_integer(workers) or not 1 <= workers <= MOST_WORKERS:
         raise FednagError(
-            f"workers is {workers!r}: give a whole number from 1 to {MOST_WORKERS} "
-            "for the synthetic data"
+            f"workers is {workers!r}: give a whole number from 1 to {MOST_WORKERS} for the "
+            "synthetic data"
         )
     if not _is_integer(seed) or seed < 0:
         raise FednagError(f"seed is {seed!r}: give a whole number from 0 up")

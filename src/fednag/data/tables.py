@@ -67,13 +67,15 @@ def read_table(source: Source) -> Dataset:
         rows, test = _parted(rows, is_class, source)
     if test.names != rows.names or test.x.shape[1:] != rows.x.shape[1:]:
         raise FednagError(
-            f"{source.test_path or source.path}: the test rows have other features than the "
-            "training rows; give both the same columns"
+            source.test_path or source.path,
+            "the test rows have other features than the training rows",
+            "give both the same columns",
         )
     if len(test.y) and (_is_class(test) != is_class or _is_word(test) != _is_word(rows)):
         raise FednagError(
-            f"{source.test_path or source.path}: the test rows have other targets than the "
-            "training rows; give both classes, or both numbers, or set data.task"
+            source.test_path or source.path,
+            "the test rows have other targets than the training rows",
+            "give both classes, or both numbers, or set data.task",
         )
     classes: int | None = None
     words: tuple[str, ...] = ()
@@ -118,27 +120,32 @@ def _told(rows: _Rows, source: Source, path: Path) -> _Rows:
     y = rows.y
     if source.task == "regression" and y.dtype.kind == "U":
         raise FednagError(
-            f"data.task: 'regression' predicts numbers, and the targets in {path} are words; "
-            "leave it out"
+            "data.task",
+            f"'regression' predicts numbers, and the targets in {path} are words",
+            "leave it out",
         )
     if source.task == "classification":
         if y.ndim > 1:
             raise FednagError(
-                f"data.task: 'classification' takes one class a row, and y in {path} has shape "
-                f"{y.shape}; save y with one dimension"
+                "data.task",
+                f"'classification' takes one class a row, and y in {path} has shape {y.shape}",
+                "save y with one dimension",
             )
         if y.dtype.kind == "f" and not np.equal(np.mod(y.astype(np.float64), 1), 0).all():
             raise FednagError(
-                f"data.task: 'classification' takes whole numbers or words, and {path} has other "
-                "numbers as targets; leave it out, or use 'regression'"
+                "data.task",
+                f"'classification' takes whole numbers or words, and {path} has other numbers as "
+                "targets",
+                "leave it out, or use 'regression'",
             )
         return rows if y.dtype.kind == "U" else replace(rows, y=y.astype(np.int64))
     if y.dtype.kind in "Uf":
         return rows
     if source.task is None and y.ndim == 2 and y.shape[1] == 1 and source.loss_takes != "numbers":
         raise FednagError(
-            f"{path}: y has shape {y.shape}, and a class is one whole number a row; save y[:, 0], "
-            "or set data.task = 'regression' if y are numbers"
+            path,
+            f"y has shape {y.shape}, and a class is one whole number a row",
+            "save y[:, 0], or set data.task = 'regression' if y are numbers",
         )
     numbers = source.task == "regression" or source.loss_takes == "numbers"
     # More than one integer a row are numbers, unless a loss is given that may know better.
@@ -151,11 +158,11 @@ def _raw(source: Source, path: Path) -> _Rows:
         for field, given in (("target", source.target), ("owner", source.owner)):
             if given is not None:
                 raise FednagError(
-                    f"data.{field}: names a column, and {path} has arrays; leave it out"
+                    f"data.{field}", f"names a column, and {path} has arrays", "leave it out"
                 )
         return _arrays(path, "")
     if path.suffix != ".csv":
-        raise FednagError(f"{path}: is neither .csv nor .npz; save it as one of them")
+        raise FednagError(path, "is neither .csv nor .npz", "save it as one of them")
     return _columns(path, source.target, source.owner)
 
 
@@ -167,7 +174,7 @@ def _npz(path: Path) -> dict[str, Array]:
         raise _unreadable(path, error) from error
     except (ValueError, zipfile.BadZipFile, AttributeError) as error:
         raise FednagError(
-            f"{path}: is not an NPZ of plain arrays; write it with numpy.savez(x=…, y=…)"
+            path, "is not an NPZ of plain arrays", "write it with numpy.savez(x=…, y=…)"
         ) from error
 
 
@@ -176,21 +183,23 @@ def _arrays(path: Path, prefix: str) -> _Rows:
     for name in (f"{prefix}x", f"{prefix}y"):
         if name not in arrays:
             held = ", ".join(arrays) or "nothing"
-            raise FednagError(f"{path}: has no array {name!r} (it holds {held}); save one")
+            raise FednagError(path, f"has no array {name!r} (it holds {held})", "save one")
     x, y, owners = arrays[f"{prefix}x"], arrays[f"{prefix}y"], arrays.get(f"{prefix}owners")
     for name, array in (("y", y), ("owners", owners)):
         if array is not None and len(array) != len(x):
             raise FednagError(
-                f"{path}: {prefix}{name} has {len(array)} rows and {prefix}x has {len(x)}; "
-                "they must be as many"
+                path,
+                f"{prefix}{name} has {len(array)} rows and {prefix}x has {len(x)}",
+                "they must be as many",
             )
     if x.ndim < 2 or x.dtype.kind not in "biuf" or not len(x):
         raise FednagError(
-            f"{path}: {prefix}x is {x.dtype} of shape {x.shape}; it must hold numbers, a row or "
-            "image for each sample"
+            path,
+            f"{prefix}x is {x.dtype} of shape {x.shape}",
+            "it must hold numbers, a row or image for each sample",
         )
     if y.dtype.kind not in "biufU":
-        raise FednagError(f"{path}: {prefix}y is {y.dtype}; it must hold numbers or words")
+        raise FednagError(path, f"{prefix}y is {y.dtype}", "it must hold numbers or words")
     return _Rows((), x, y, owners)
 
 
@@ -203,19 +212,19 @@ def _columns(path: Path, target: str | None, owner: str | None) -> _Rows:
     except OSError as error:
         raise _unreadable(path, error) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise FednagError(f"{path}: is not a CSV in UTF-8 ({error}); save it as one") from error
+        raise FednagError(path, f"is not a CSV in UTF-8 ({error})", "save it as one") from error
     if len(header) < 2 or not read:
         raise FednagError(
-            f"{path}: needs a header and rows, with a column for the target and one at least for "
-            "features"
+            path,
+            "needs a header and rows, with a column for the target and one at least for features",
         )
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
-        raise FednagError(f"{path}: column {twice!r} is there twice; rename one")
+        raise FednagError(path, f"column {twice!r} is there twice", "rename one")
     for line, row in read:
         if len(row) != len(header):
             raise FednagError(
-                f"{path}: line {line} has {len(row)} values and the header {len(header)}; mend it"
+                path, f"line {line} has {len(row)} values and the header {len(header)}", "mend it"
             )
     lines = [line for line, _ in read]
     table = {name: [row[i].strip() for _, row in read] for i, name in enumerate(header)}
@@ -224,10 +233,10 @@ def _columns(path: Path, target: str | None, owner: str | None) -> _Rows:
         if name is not None and name not in table:
             near = get_close_matches(name, header, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(header)}"
-            raise FednagError(f"data.{field}: {path} has no column {name!r}{hint}")
+            raise FednagError(f"data.{field}", f"{path} has no column {name!r}{hint}")
     features = [name for name in header if name not in (target, owner)]
     if not features:
-        raise FednagError(f"{path}: has no column left for features; add one")
+        raise FednagError(path, "has no column left for features", "add one")
     check_cells(path, table, lines, features, target)
     x = np.stack([np.array(table[name], np.float64).astype(np.float32) for name in features], 1)
     owners = np.array(table[owner]) if owner is not None else None
@@ -254,7 +263,7 @@ def _parted(rows: _Rows, is_class: bool, source: Source) -> tuple[_Rows, _Rows]:
     is_test = np.zeros(count, dtype=bool)
     is_test[order] = np.diff(marks, prepend=0) > 0
     if is_test.all():
-        raise FednagError(f"{source.path}: leaves no row for training; lower data.test_share")
+        raise FednagError(source.path, "leaves no row for training", "lower data.test_share")
     return _taken(rows, ~is_test), _taken(rows, is_test)
 
 
@@ -275,7 +284,7 @@ def _targets(y: Array) -> Tensor:
 
 
 def _unreadable(path: Path, error: OSError) -> FednagError:
-    return FednagError(f"data.path: {path} cannot be read ({error.strerror}); check the path")
+    return FednagError("data.path", f"{path} cannot be read ({error.strerror})", "check the path")
 
 
 def check_cells(
@@ -301,8 +310,10 @@ def check_cells(
         row = min(wrong)
         name = wrong[row]
         raise FednagError(
-            f"{path}: column {name!r} holds {table[name][row][:40]!r} in line {lines[row]}, where "
-            "a finite number should be; turn it into numbers or leave the column out"
+            path,
+            f"column {name!r} holds {table[name][row][:40]!r} in line {lines[row]}, where a "
+            "finite number should be",
+            "turn it into numbers or leave the column out",
         )
     if empty:
         row = min(empty)
@@ -313,8 +324,9 @@ def check_cells(
         # A class may bear such a name in earnest, and only its owner can tell.
         rename = ", or rename the class if it is one" if words and name == target else ""
         raise FednagError(
-            f"{path}: {lack}: {first} line {lines[row]}, where column {name!r} holds {said}; drop "
-            f"or fill them{rename}"
+            path,
+            f"{lack}: {first} line {lines[row]}, where column {name!r} holds {said}",
+            f"drop or fill them{rename}",
         )
 
 

@@ -31,8 +31,9 @@ def on_clock(plan: Plan, fleet: Fleet) -> tuple[Callable[[Executor], Executor], 
     flops = training_flops(problem.module, problem.features(problem.x[:2]))
     if flops is None:
         raise FednagError(
-            "clock.fleet: the operations of this model cannot be counted, so its iterations cannot "
-            "be timed; leave clock out, and use `fednag time` with --flops afterwards"
+            "clock.fleet",
+            "the operations of this model cannot be counted, so its iterations cannot be timed",
+            "leave clock out, and use `fednag time` with --flops afterwards",
         )
     clock = Clock(fleet, workload_of(plan, flops), plan.seed)
     notes = notes_on(fleet, clock.workload.workers)

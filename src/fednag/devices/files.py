@@ -21,7 +21,7 @@ from fednag.config.messages import cut, explain, nearest, plain
 from fednag.config.sections import STRICT
 from fednag.core.files import os_errors, write_atomically
 from fednag.devices.times import Sampling
-from fednag.errors import FednagError
+from fednag.errors import FednagError, InconsistentError, within
 
 COLUMNS = ("who", "what", "bytes", "seconds")
 AGGREGATOR = "aggregator"
@@ -83,50 +83,55 @@ def read_samples(path: Path, devices: Iterable[str]) -> Samples:
     """
     try:
         if path.stat().st_size > LARGEST:
-            raise FednagError(f"{path}: is larger than 1 GiB; give a file of samples")
+            raise FednagError(path, "is larger than 1 GiB", "give a file of samples")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise FednagError(
-            f"{path}: cannot be read ({error.strerror}); check `samples` in the fleet file"
+            path, f"cannot be read ({error.strerror})", "check `samples` in the fleet file"
         ) from error
     except ValueError as error:
-        raise FednagError(f"{path}: is not text in UTF-8; give a CSV file") from error
+        raise FednagError(path, "is not text in UTF-8", "give a CSV file") from error
     return parse_samples(text, str(path), devices)
 
 
 def parse_samples(text: str, source: str, devices: Iterable[str]) -> Samples:
+    with within(source):
+        return gather(_parse(text, source, list(devices)), source)
+
+
+def _parse(text: str, source: str, known: list[str]) -> list[Sample]:
     lines = csv.reader(io.StringIO(text), strict=True)
-    known = list(devices)
     found = []
     try:
         heading = [name.strip() for name in next(lines, [])]
         if not heading:
-            raise FednagError(f"{source}: is empty; its first line is {','.join(COLUMNS)}")
+            raise FednagError("", "is empty", f"its first line is {','.join(COLUMNS)}")
         for name in heading:
             if name not in COLUMNS:
                 raise FednagError(
-                    f"{source}: line 1: no column {cut(name)}{nearest(name, COLUMNS)}; the columns "
-                    f"are {','.join(COLUMNS)}"
+                    "line 1",
+                    f"no column {cut(name)}{nearest(name, COLUMNS)}",
+                    f"the columns are {','.join(COLUMNS)}",
                 )
         missing = [name for name in COLUMNS if name not in heading]
         if missing or len(heading) != len(COLUMNS):
             what = f"{missing[0]} is missing" if missing else "one is there twice"
-            raise FednagError(f"{source}: line 1: {what}; the columns are {','.join(COLUMNS)}")
+            raise FednagError("line 1", f"{what}", f"the columns are {','.join(COLUMNS)}")
         for cells in lines:
             if any(cell.strip() for cell in cells):
-                where = f"{source}: line {lines.line_num}"
-                found.append(_sample(where, heading, cells, known))
+                with within(f"{source}: line {lines.line_num}"):
+                    found.append(_sample(heading, cells, known))
     except csv.Error as error:
-        raise FednagError(f"{source}: line {lines.line_num}: is not CSV ({error})") from error
+        raise FednagError(f"line {lines.line_num}", f"is not CSV ({error})") from error
     if not found:
-        raise FednagError(f"{source}: has no samples; put a line for each below the first")
-    return gather(found, source)
+        raise FednagError("", "has no samples", "put a line for each below the first")
+    return found
 
 
-def _sample(where: str, heading: list[str], cells: list[str], known: list[str]) -> Sample:
+def _sample(heading: list[str], cells: list[str], known: list[str]) -> Sample:
     if len(cells) != len(heading):
         raise FednagError(
-            f"{where}: has {len(cells)} cells, not {len(heading)}; write {','.join(COLUMNS)}"
+            "", f"has {len(cells)} cells, not {len(heading)}", f"write {','.join(COLUMNS)}"
         )
     row = {name: cell.strip() for name, cell in zip(heading, cells, strict=True)}
     who, what = row["who"], row["what"]
@@ -136,34 +141,36 @@ def _sample(where: str, heading: list[str], cells: list[str], known: list[str]) 
         allowed = KINDS
     else:
         raise FednagError(
-            f"{where}: who: no device {cut(who)} in the fleet file"
-            f"{nearest(who, [*known, AGGREGATOR])}; there are {', '.join([*known, AGGREGATOR])}"
+            "who",
+            f"no device {cut(who)} in the fleet file{nearest(who, [*known, AGGREGATOR])}",
+            f"there are {', '.join([*known, AGGREGATOR])}",
         )
     if what not in allowed:
         raise FednagError(
-            f"{where}: what: {cut(what)} is not sampled for {who}{nearest(what, allowed)}; "
-            f"use {', '.join(allowed)}"
+            "what",
+            f"{cut(what)} is not sampled for {who}{nearest(what, allowed)}",
+            f"use {', '.join(allowed)}",
         )
-    return Sample(who, what, _bytes(where, what, row["bytes"]), _seconds(where, row["seconds"]))
+    return Sample(who, what, _bytes(what, row["bytes"]), _seconds(row["seconds"]))
 
 
-def _bytes(where: str, what: str, text: str) -> int | None:
+def _bytes(what: str, text: str) -> int | None:
     if not text and what in ("iteration", AGGREGATION):
         return None
     if what == "iteration":
-        raise FednagError(f"{where}: bytes: an iteration has none; leave the cell empty")
+        raise FednagError("bytes", "an iteration has none", "leave the cell empty")
     if text.isascii() and text.isdecimal() and 0 < int(text[:20]) <= 2**50:
         return int(text)
-    raise FednagError(f"{where}: bytes: {cut(text)} is not allowed; write a whole number above 0")
+    raise FednagError("bytes", f"{cut(text)} is not allowed", "write a whole number above 0")
 
 
-def _seconds(where: str, text: str) -> float:
+def _seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not (isfinite(seconds) and seconds > 0):
-        raise FednagError(f"{where}: seconds: {cut(text)} is not allowed; write a number above 0")
+        raise FednagError("seconds", f"{cut(text)} is not allowed", "write a number above 0")
     return seconds
 
 
@@ -242,32 +249,38 @@ class Device(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Device:
         if self.name == AGGREGATOR:
-            raise ValueError(f"name: {AGGREGATOR!r} is not a device; use another name")
+            raise InconsistentError("name", f"{AGGREGATOR!r} is not a device", "use another name")
         if self.gflops is not None and self.iteration is not None:
-            raise ValueError("give gflops or iteration, not both")
+            raise InconsistentError("", remedy="give gflops or iteration, not both")
         for key in ("period", "stagger"):
             if getattr(self, key) is not None and self.available is None:
-                raise ValueError(f"{key}: goes only with available; leave it out")
+                raise InconsistentError(key, "goes only with available", "leave it out")
         if self.stagger is not None and self.period is None:
-            raise ValueError("stagger: goes only with period; leave it out")
+            raise InconsistentError("stagger", "goes only with period", "leave it out")
         intervals = self.available
         if intervals is None:
             return self
         if not intervals:
-            raise ValueError("available: is empty; give intervals, e.g. [[0, 60]], or leave it out")
+            raise InconsistentError(
+                "available", "is empty", "give intervals, e.g. [[0, 60]], or leave it out"
+            )
         for start, end in intervals:
             if not start < end:
-                raise ValueError(
-                    f"available: [{start:g}, {end:g}] does not end after it starts; "
-                    "write [from, to] in seconds"
+                raise InconsistentError(
+                    "available",
+                    f"[{start:g}, {end:g}] does not end after it starts",
+                    "write [from, to] in seconds",
                 )
         for (_, end), (start, _) in pairwise(intervals):
             if start < end:
-                raise ValueError("available: intervals overlap or are not in order; sort them")
+                raise InconsistentError(
+                    "available", "intervals overlap or are not in order", "sort them"
+                )
         if self.period is not None and intervals[-1][1] > self.period:
-            raise ValueError(
-                f"available: ends at {intervals[-1][1]:g}, after the period of {self.period:g}; "
-                "raise period"
+            raise InconsistentError(
+                "available",
+                f"ends at {intervals[-1][1]:g}, after the period of {self.period:g}",
+                "raise period",
             )
         return self
 
@@ -322,101 +335,102 @@ def describe(
     raw: Mapping[str, Any], source: str, folder: Path | None = None, text: str = ""
 ) -> Description:
     """The tables of a fleet file, checked; its samples are looked for in ``folder``."""
-    written = raw.get("format", FORMAT)
-    if isinstance(written, int) and written > FORMAT:
-        raise FednagError(
-            f"{source}: format: {written} is newer than this fednag, which knows {FORMAT}; "
-            "update fednag"
-        )
-    head = _check(FleetFile, raw, source)
-    if not head.device:
-        raise FednagError(f"{source}: device: there is none; write a [[device]] table for each")
-    devices = []
-    for number, table in enumerate(head.device, 1):
-        name = table.get("name", number)
-        devices.append(_check(Device, table, source, f"device {plain(str(name))}"))
-    names = [device.name for device in devices]
-    for name in names:
-        if names.count(name) > 1:
+    with within(source):
+        written = raw.get("format", FORMAT)
+        if isinstance(written, int) and written > FORMAT:
             raise FednagError(
-                f"{source}: device {name}: is there twice; use another name, or count"
+                "format",
+                f"{written} is newer than this fednag, which knows {FORMAT}",
+                "update fednag",
             )
-    aggregator = _check(Aggregator, head.aggregator, source, "aggregator")
-    samples = Samples()
-    if head.samples is not None:
-        samples = read_samples((folder or Path()) / head.samples, names)
-    found = Description(source, head, tuple(devices), aggregator, samples, text)
-    for device in devices:
-        _check_device(found, device)
-    _once(found, "aggregator", "seconds", aggregator.seconds, (AGGREGATOR, "aggregation"))
-    return found
+        head = _check(FleetFile, raw)
+        if not head.device:
+            raise FednagError("device", "there is none", "write a [[device]] table for each")
+        devices = []
+        for number, table in enumerate(head.device, 1):
+            with within(f"{source}: device {plain(str(table.get('name', number)))}"):
+                devices.append(_check(Device, table))
+        names = [device.name for device in devices]
+        for name in names:
+            if names.count(name) > 1:
+                raise FednagError(f"device {name}", "is there twice", "use another name, or count")
+        with within(f"{source}: aggregator"):
+            aggregator = _check(Aggregator, head.aggregator)
+        samples = Samples()
+        if head.samples is not None:
+            samples = read_samples((folder or Path()) / head.samples, names)
+        for device in devices:
+            with within(f"{source}: device {device.name}"):
+                _check_device(device, samples)
+        with within(f"{source}: aggregator"):
+            _once(samples, "seconds", aggregator.seconds, (AGGREGATOR, "aggregation"))
+    return Description(source, head, tuple(devices), aggregator, samples, text)
 
 
-def _check_device(found: Description, device: Device) -> None:
-    where = f"device {device.name}"
+def _check_device(device: Device, samples: Samples) -> None:
     stated = device.gflops if device.gflops is not None else device.iteration
     field = "iteration" if device.iteration is not None else "gflops"
-    sampled = _once(found, where, field, stated, (device.name, "iteration"))
+    sampled = _once(samples, field, stated, (device.name, "iteration"))
     if stated is None and not sampled:
         raise FednagError(
-            f"{found.source}: {where}: nothing says how fast it computes; give gflops, iteration, "
-            f"or samples of iterations in {SAMPLES_FILE}"
+            "",
+            "nothing says how fast it computes",
+            f"give gflops, iteration, or samples of iterations in {SAMPLES_FILE}",
         )
     if device.spread is not None and sampled:
-        raise FednagError(f"{found.source}: {where}: spread: samples have their own; leave it out")
+        raise FednagError("spread", "samples have their own", "leave it out")
     if device.gflops is None:
         if device.reference is None:
             raise FednagError(
-                f"{found.source}: {where}: reference: is missing; say what an iteration was of, "
-                'e.g. {model = "cnn", batch = 64, flops = 4.0e9}'
+                "reference",
+                "is missing",
+                'say what an iteration was of, e.g. {model = "cnn", batch = 64, flops = 4.0e9}',
             )
-        _check(Reference, device.reference, found.source, f"{where}: reference")
+        _check(Reference, device.reference, "reference")
     elif device.reference is not None:
-        raise FednagError(
-            f"{found.source}: {where}: reference: gflops needs none; leave one of them out"
-        )
+        raise FednagError("reference", "gflops needs none", "leave one of them out")
     for way in ("up", "down"):
         table: dict[str, Any] | None = getattr(device, way)
-        if not _once(found, where, way, table, (device.name, way)) and table is None:
+        if not _once(samples, way, table, (device.name, way)) and table is None:
             raise FednagError(
-                f"{found.source}: {where}: {way}: is missing; give e.g. "
-                f"{way} = {{mbit = 100, latency = 0.01}}, or samples in {SAMPLES_FILE}"
+                way,
+                "is missing",
+                f"give e.g. {way} = {{mbit = 100, latency = 0.01}}, or samples in {SAMPLES_FILE}",
             )
         if table is not None:
-            _check(Link, table, found.source, f"{where}: {way}")
+            _check(Link, table, way)
 
 
-def _once(found: Description, where: str, field: str, stated: object, key: tuple[str, str]) -> bool:
+def _once(samples: Samples, field: str, stated: object, key: tuple[str, str]) -> bool:
     """Whether it was sampled; said twice is a mistake."""
-    sampled = bool(found.samples.of(*key))
+    sampled = bool(samples.of(*key))
     if sampled and stated is not None:
-        raise FednagError(
-            f"{found.source}: {where}: {field}: {found.samples.source} has samples of it too; "
-            "leave one of them out"
-        )
+        raise FednagError(field, f"{samples.source} has samples of it too", "leave one of them out")
     return sampled
 
 
-def _check(model: type[Checked], table: Mapping[str, Any], source: str, where: str = "") -> Checked:
-    prefix = f"{source}: {where}: " if where else f"{source}: "
-    known = model.model_fields
+def _check(model: type[Checked], table: Mapping[str, Any], name: str = "") -> Checked:
+    known, place = model.model_fields, f"{name}: " if name else ""
     for key in table:
         if key not in known:  # a slip of the pen explains what else is wrong: it comes first
             raise FednagError(
-                f"{prefix}{plain(key)}: no such key{nearest(key, known)}; allowed here: "
-                f"{', '.join(known)}"
+                f"{place}{plain(key)}",
+                f"no such key{nearest(key, known)}",
+                f"allowed here: {', '.join(known)}",
             )
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        raise FednagError(prefix + explain(error, model)) from None
+        found = explain(error, model)
+        found.field = place + found.field
+        raise found from None
 
 
 def write_fleet(folder: Path, raw: Mapping[str, Any], samples: Samples) -> Path:
     """``fleet.toml`` and ``samples.csv``, checked first: what cannot be read is not written."""
     path = folder / "fleet.toml"
     tables = {**raw, "samples": SAMPLES_FILE} if samples.taken else dict(raw)
-    with os_errors(f"{folder}: cannot be written", "choose another folder"):
+    with os_errors(folder, "cannot be written", "choose another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         if samples.taken:
             write_samples(folder / SAMPLES_FILE, samples.all())
@@ -447,7 +461,10 @@ def locate(given: str | Path) -> Path:
     if not path.exists():
         hint = nearest(text, shipped())
         raise FednagError(
-            f"{plain(text)}: no such fleet{hint}; give a file, or one of {', '.join(shipped())}"
+            "",
+            f"no such fleet{hint}",
+            f"give a file, or one of {', '.join(shipped())}",
+            source=plain(text),
         )
     return path
 
@@ -464,13 +481,15 @@ def copy_fleet(given: str, target: Path) -> Path:
     """
     if given not in shipped():
         raise FednagError(
-            f"{cut(given)}: no shipped fleet{nearest(given, shipped())}; "
-            f"there are {', '.join(shipped())}"
+            "",
+            f"no shipped fleet{nearest(given, shipped())}",
+            f"there are {', '.join(shipped())}",
+            source=cut(given),
         )
     if target.exists():
-        raise FednagError(f"{target}: is there already; choose another name")
+        raise FednagError(target, "is there already", "choose another name")
     try:
         write_atomically(target, locate(given).read_bytes())
     except OSError as error:
-        raise FednagError(f"{target}: cannot be written ({error.strerror})") from error
+        raise FednagError(target, f"cannot be written ({error.strerror})") from error
     return target

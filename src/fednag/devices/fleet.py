@@ -191,8 +191,10 @@ def _aggregation(found: Description, sampling: str) -> Aggregation | None:
         sized = [sample.size is not None for sample in samples]
         if any(sized) and not all(sized):
             raise FednagError(
-                f"{found.samples.source}: aggregator: some samples have bytes and some none; "
-                "give all of them or none"
+                "aggregator",
+                "some samples have bytes and some none",
+                "give all of them or none",
+                source=found.samples.source,
             )
         taken = [sample.seconds / (sample.size or 1) for sample in samples]
         return Aggregation(times_of(taken, sampling), per_byte=all(sized))

@@ -173,9 +173,11 @@ class Clock:
     def _never(self, workers: Sequence[int], arrivals: Mapping[int, float], number: int) -> None:
         gone = next(i for i in workers if not isfinite(arrivals[i]))
         raise FednagError(
-            f"{self.fleet.source}: device {self.fleet.device(gone).name} is never reachable again "
-            f"after round {number} has begun, and this run waited for it; give its intervals a "
-            "period, or train with clock.fleet so that it is left out"
+            "",
+            f"device {self.fleet.device(gone).name} is never reachable again after round {number} "
+            "has begun, and this run waited for it",
+            "give its intervals a period, or train with clock.fleet so that it is left out",
+            source=self.fleet.source,
         )
 
 

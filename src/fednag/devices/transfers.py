@@ -29,7 +29,7 @@ class Listener:
             self._socket = socket.create_server((host, port), family=family)
         except (OSError, OverflowError, UnicodeError) as error:
             raise FednagError(
-                f"--host {host} --port {port}: cannot listen there ({error}); choose another"
+                f"--host {host} --port {port}", f"cannot listen there ({error})", "choose another"
             ) from error
         self.host, self.port = self._socket.getsockname()[:2]
 
@@ -106,14 +106,19 @@ class Peer:
         else:
             host, colon, port = address.rpartition(":")
             if not colon or not host or not port.isdecimal() or int(port) > 65535:
-                raise FednagError(f"--host {address}: write HOST:PORT, e.g. 192.168.1.5:5209")
+                raise FednagError(
+                    "--host", remedy="write HOST:PORT, e.g. 192.168.1.5:5209", given=address
+                )
             place, words = (host.strip("[]"), int(port)), f"to {address}"
         try:
             link = socket.create_connection(place, timeout=PATIENCE)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, UnicodeError) as error:
             raise FednagError(
-                f"--host {address}: cannot be reached ({error}); run `fednag time listen` there"
+                "--host",
+                f"cannot be reached ({error})",
+                "run `fednag time listen` there",
+                given=address,
             ) from error
         return cls(link, words, own)
 
@@ -145,6 +150,7 @@ class Peer:
             return time.perf_counter() - began
         except (OSError, EOFError) as error:
             raise FednagError(
-                f"--host: the transfer broke off ({error or 'closed at the other end'}); is it "
-                "`fednag time listen` that answers there?"
+                "--host",
+                f"the transfer broke off ({error or 'closed at the other end'})",
+                "is it `fednag time listen` that answers there?",
             ) from error

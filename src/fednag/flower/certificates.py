@@ -48,7 +48,7 @@ def make_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
         issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     except (OSError, ValueError) as error:
         raise FednagError(
-            f"{folder / 'ca.key'}: cannot be read ({error}); make a new CA"
+            folder / "ca.key", f"cannot be read ({error})", "make a new CA"
         ) from error
     assert isinstance(authority, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
@@ -134,6 +134,6 @@ def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
     except FileExistsError:
-        raise FednagError(f"{path}: is there already; move it away to make a new one") from None
+        raise FednagError(path, "is there already", "move it away to make a new one") from None
     except OSError as error:
-        raise FednagError(f"{path}: cannot be written ({error.strerror})") from error
+        raise FednagError(path, f"cannot be written ({error.strerror})") from error

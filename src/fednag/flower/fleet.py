@@ -149,8 +149,10 @@ class Fleet(Executor):
         if len(here) < self._quorum(min(self.plan.per_round or silos, silos)):
             away = "; ".join(f"node {n}: {why}" for n, why in self.membership.turned_away.items())
             raise FednagError(
-                f"flower.join: {len(here)} of {silos} silos came in {flower.join:g} s, too few for "
-                f"a quorum{f' ({away})' if away else ''}; start the others and run again"
+                "flower.join",
+                f"{len(here)} of {silos} silos came in {flower.join:g} s, too few for a "
+                f"quorum{f' ({away})' if away else ''}",
+                "start the others and run again",
             )
 
     def _quorum(self, asked: int) -> int:
@@ -411,10 +413,12 @@ class Fleet(Executor):
         if usable >= self._quorum(asked) or (diverged and not answers.missed):
             return
         raise FednagError(
-            f"round {number}: {usable} of {asked} silos gave a usable answer, and the quorum is "
+            f"round {number}",
+            f"{usable} of {asked} silos gave a usable answer, and the quorum is "
             f"{self._quorum(asked)} (missed: {_listed(answers.missed)}; refused: "
-            f"{_listed(answers.refused)}); what was done is saved: see silos.jsonl, bring them "
-            "back, and go on with flower.resume=true"
+            f"{_listed(answers.refused)})",
+            "what was done is saved: see silos.jsonl, bring them back, and go on with "
+            "flower.resume=true",
         )
 
 

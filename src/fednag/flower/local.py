@@ -117,7 +117,7 @@ class Federation:
                 if link.poll() is not None:
                     process.kill()
                     raise FednagError(
-                        f"the SuperLink ended: {self.processes.last_words('superlink')}"
+                        "the SuperLink ended", f"{self.processes.last_words('superlink')}"
                     )
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=0.2)

@@ -117,7 +117,7 @@ def write_app(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise FednagError(f"{folder}: is not empty; choose a new folder")
+            raise FednagError(folder, "is not empty", "choose a new folder")
         name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "fednag-app"
         files: dict[str, str | bytes] = {
             "pyproject.toml": tomli_w.dumps(_project(name, tables)),
@@ -131,7 +131,7 @@ def write_app(
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content if isinstance(content, bytes) else content.encode())
     except OSError as error:
-        raise FednagError(f"{folder}: cannot be written ({error.strerror})") from error
+        raise FednagError(folder, f"cannot be written ({error.strerror})") from error
     return [folder / path for path in files]
 
 

@@ -34,7 +34,7 @@ from fednag.config.paths import with_code
 from fednag.config.sections import Section
 from fednag.core.algorithm import Algorithm
 from fednag.core.loop import Scheme
-from fednag.errors import FednagError
+from fednag.errors import FednagError, within
 
 SILOS = "silos"  # the name of data that every silo brings itself
 SOURCE = "run config"
@@ -75,7 +75,7 @@ class Deployment:
 
     @property
     def algorithm(self) -> Algorithm:
-        return build_algorithm(self.experiment.algorithm, SOURCE)
+        return build_algorithm(self.experiment.algorithm)
 
     @property
     def scheme(self) -> Scheme:
@@ -109,33 +109,35 @@ class Deployment:
         experiment, flower = self.experiment, self.flower
         if self.algorithm.pooled:
             raise FednagError(
-                f"{SOURCE}: algorithm.name: {experiment.label} is centralised, and here data stay "
-                "where they are; use `fednag run` for it"
+                "algorithm.name",
+                f"{experiment.label} is centralised, and here data stay where they are",
+                "use `fednag run` for it",
             )
         if experiment.model.name == CUSTOM:
-            raise FednagError(f"{SOURCE}: model.name: use the name of a model that fednag ships")
+            raise FednagError("model.name", remedy="use the name of a model that fednag ships")
         if experiment.split.kind == "natural" and experiment.split.workers is None:
-            raise FednagError(f"{SOURCE}: split.workers: is missing; say how many silos there are")
+            raise FednagError("split.workers", "is missing", "say how many silos there are")
         if self.private:
             parts = flower.shape.split(",")
             if not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
                 raise FednagError(
-                    f"{SOURCE}: flower.shape: {flower.shape!r} is no shape of a sample; the silos "
-                    'bring the data, so write e.g. "1,28,28"'
+                    "flower.shape",
+                    f"{flower.shape!r} is no shape of a sample",
+                    'the silos bring the data, so write e.g. "1,28,28"',
                 )
             if experiment.split.kind != "iid":
                 raise FednagError(
-                    f"{SOURCE}: split.kind: the silos bring the data, and nothing is dealt; leave "
-                    "it out"
+                    "split.kind", "the silos bring the data, and nothing is dealt", "leave it out"
                 )
             if experiment.data.standardise:
                 raise FednagError(
-                    f"{SOURCE}: data.standardise: every silo would scale by numbers of its own; "
-                    "scale the data where they are, and leave it out"
+                    "data.standardise",
+                    "every silo would scale by numbers of its own",
+                    "scale the data where they are, and leave it out",
                 )
             if flower.evaluate == "server":
                 raise FednagError(
-                    f"{SOURCE}: flower.evaluate: the server has no data; use 'silos' or 'auto'"
+                    "flower.evaluate", "the server has no data", "use 'silos' or 'auto'"
                 )
         if experiment.attack:
             raise FednagError(
@@ -143,8 +145,10 @@ class Deployment:
             )
         if self.scheme.controller.needs_clock:
             raise FednagError(
-                f"{SOURCE}: controller.kind: {experiment.controller['kind']} goes by a fleet's "
-                "clock, and silos answer when they can; leave it out"
+                "controller.kind",
+                f"{experiment.controller['kind']} goes by a fleet's clock, and silos answer when "
+                "they can",
+                "leave it out",
             )
         if 0 < flower.norm_bound < 1:
             raise FednagError(
@@ -163,14 +167,20 @@ class Deployment:
             )
         if flower.quorum > self.silos:
             raise FednagError(
-                f"{SOURCE}: flower.quorum: {flower.quorum} is more than the {self.silos} silos "
-                "there are; lower it"
+                "flower.quorum",
+                f"{flower.quorum} is more than the {self.silos} silos there are",
+                "lower it",
             )
         return self
 
 
 def read_run_config(flat: Mapping[str, Any]) -> Deployment:
     """A checked deployment from ``context.run_config``; an empty text stands for no value."""
+    with within(SOURCE):
+        return _read(flat).checked()
+
+
+def _read(flat: Mapping[str, Any]) -> Deployment:
     raw: dict[str, Any] = {}
     for path, given in sorted(flat.items(), key=_place):  # Flower hands them on in any order
         if given == "":
@@ -181,14 +191,14 @@ def read_run_config(flat: Mapping[str, Any]) -> Deployment:
             continue
         held: Any = raw.get(section, {})
         if not isinstance(held, dict) or (held and not dot):
-            raise FednagError(f"{SOURCE}: {section}: is both a value and a table; leave one out")
+            raise FednagError(section, "is both a value and a table", "leave one out")
         raw[section] = {**held, key: _listed(given)} if dot else given
     own = raw.pop("flower", {})
     try:
         flower = Flower.model_validate({key.replace("-", "_"): v for key, v in own.items()})
     except ValidationError as error:
-        raise FednagError(f"{SOURCE}: {explain(error, Flower, ('flower',))}") from None
-    return Deployment(_experiment(raw), flower).checked()
+        raise explain(error, Flower, ("flower",)) from None
+    return Deployment(_experiment(raw), flower)
 
 
 def _place(item: tuple[str, Any]) -> list[tuple[int, str]]:
@@ -207,7 +217,7 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
     tables = set(Experiment.model_fields) - {"name", "seed"}
     for section in tables & set(raw):
         if section not in LISTED and not isinstance(raw[section], dict):
-            raise FednagError(f"{SOURCE}: {section}: is a table; write e.g. {section}.key")
+            raise FednagError(section, "is a table", f"write e.g. {section}.key")
     rounds = raw.pop("rounds", None)
     # The user's own files come with the app, wherever Flower has put it on this machine.
     home = getattr(sys.modules.get(PACKAGE), "__file__", None)
@@ -220,11 +230,11 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
         raw["data"] = {**data, "name": CUSTOM}
     name = table.get("name", DEFAULT)
     # Numbers of other methods may stand beside it, so that one key changes the method.
-    ((_, chosen),) = methods({**raw, "algorithm": table}, [name], SOURCE)
+    ((_, chosen),) = methods({**raw, "algorithm": table}, [name])
     if rounds is not None:
         training = chosen.get("training", {})
         if type(rounds) is not int or rounds < 1:
-            raise FednagError(f"{SOURCE}: rounds: {rounds!r} is not a whole number from 1 up")
+            raise FednagError("rounds", f"{rounds!r} is not a whole number from 1 up")
         tau = training.get("tau", Experiment().training.tau)
         if type(tau) is int:
             chosen["training"] = {**training, "iterations": rounds * tau}

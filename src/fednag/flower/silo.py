@@ -57,14 +57,18 @@ class Silo:
         """What the uplink's transforms leave out must be kept, and for one exchange a round."""
         if "memory-folder" not in node_config:
             raise FednagError(
-                "uplink: one of its transforms keeps what it left out, and this silo has nowhere "
-                "to keep it; give its node-config a memory-folder"
+                "uplink",
+                "one of its transforms keeps what it left out, and this silo has nowhere to keep "
+                "it",
+                "give its node-config a memory-folder",
             )
         if len(self.scheme.stages) > 1:
             raise FednagError(
-                "uplink: one of its transforms keeps what it left out, and "
-                f"{type(self.algorithm).__name__} has rounds of several exchanges, for which silos "
-                "do not keep that; leave the transform out"
+                "uplink",
+                "one of its transforms keeps what it left out, and "
+                f"{type(self.algorithm).__name__} has rounds of several exchanges, for which "
+                "silos do not keep that",
+                "leave the transform out",
             )
 
     def like(self, names: tuple[str, ...]) -> Vectors:

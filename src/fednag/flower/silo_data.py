@@ -42,8 +42,10 @@ def number_of(node_config: Mapping[str, Any], silos: int) -> int:
     number = node_config.get("partition-id")
     if type(number) is not int or not 0 <= number < silos:
         raise FednagError(
-            f"node config: partition-id: {number!r} is not a whole number from 0 to {silos - 1}; "
-            f"start the node with --node-config 'partition-id=0' or the like"
+            "partition-id",
+            f"{number!r} is not a whole number from 0 to {silos - 1}",
+            "start the node with --node-config 'partition-id=0' or the like",
+            source="node config",
         )
     return number
 
@@ -53,7 +55,9 @@ def held_by(deployment: Deployment, node_config: Mapping[str, Any]) -> Holding:
     number = number_of(node_config, deployment.silos)
     folder, function = node_config.get("data-folder"), node_config.get("data-function")
     if folder and function:
-        raise FednagError("node config: give data-folder or data-function, not both")
+        raise FednagError(
+            "", remedy="give data-folder or data-function, not both", source="node config"
+        )
     if bool(folder or function) != deployment.private:
         remedy = (
             "give it data-folder or data-function"
@@ -61,7 +65,7 @@ def held_by(deployment: Deployment, node_config: Mapping[str, Any]) -> Holding:
             else "leave out its data-folder and data-function"
         )
         wanted = "data of every silo's own" if deployment.private else "a data set by name"
-        raise FednagError(f"node config: the run is about {wanted}; {remedy}")
+        raise FednagError("", f"the run is about {wanted}", f"{remedy}", source="node config")
     if not deployment.private:
         experiment = deployment.experiment
         dataset = load(experiment)
@@ -79,14 +83,14 @@ def from_folder(folder: Path) -> dict[str, Tensor]:
         path = folder / f"{name}.npy"
         if not path.exists():
             if name in ("x", "y"):
-                raise FednagError(f"{path}: is missing; a data-folder holds x.npy and y.npy")
+                raise FednagError(path, "is missing", "a data-folder holds x.npy and y.npy")
             continue
         try:
             found[name] = torch.from_numpy(np.load(path))
         except (OSError, ValueError, TypeError) as error:
             why = " ".join(str(error).split())
             raise FednagError(
-                f"{path}: cannot be read ({why}); write it with numpy.save"
+                path, f"cannot be read ({why})", "write it with numpy.save"
             ) from error
     return found
 
@@ -94,14 +98,18 @@ def from_folder(folder: Path) -> dict[str, Tensor]:
 def from_function(entry: str, node_config: Mapping[str, Any]) -> dict[str, Tensor]:
     """What the operator's own function returns: ``(x, y)``, or with test samples two such pairs."""
     if not ENTRY.fullmatch(entry):
-        raise FednagError(f"node config: data-function: {entry!r} is not written module:function")
+        raise FednagError(
+            "data-function", f"{entry!r} is not written module:function", source="node config"
+        )
     module, _, name = entry.partition(":")
     try:
         function = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise FednagError(
-            f"node config: data-function: {entry} cannot be imported ({error}); put its folder on "
-            "PYTHONPATH where the SuperNode is started"
+            "data-function",
+            f"{entry} cannot be imported ({error})",
+            "put its folder on PYTHONPATH where the SuperNode is started",
+            source="node config",
         ) from error
     given = function(dict(node_config))
     pairs = given if isinstance(given[0], tuple | list) else (given,)
@@ -116,17 +124,18 @@ def _as_declared(found: Mapping[str, Tensor], deployment: Deployment) -> Dataset
     test_x, test_y = found.get("test_x", x[:0]), found.get("test_y", y[:0])
     for what, xs, ys in (("x", x, y), ("test_x", test_x, test_y)):
         if len(xs) != len(ys):
-            raise FednagError(f"data: {what} has {len(xs)} samples but {len(ys)} targets")
+            raise FednagError("data", f"{what} has {len(xs)} samples but {len(ys)} targets")
         if tuple(xs.shape[1:]) != deployment.shape:
             raise FednagError(
-                f"data: samples of {what} have shape {tuple(xs.shape[1:])}, and the run declares "
-                f"{deployment.shape} in flower.shape"
+                "data",
+                f"samples of {what} have shape {tuple(xs.shape[1:])}, and the run declares "
+                f"{deployment.shape} in flower.shape",
             )
     if not len(x):
-        raise FednagError("data: there are no samples; give at least one")
+        raise FednagError("data", "there are no samples", "give at least one")
     if y.is_floating_point() != (classes is None):
         kind = "numbers" if y.is_floating_point() else "classes"
-        raise FednagError(f"data: the targets are {kind}, and flower.classes is {classes or 0}")
+        raise FednagError("data", f"the targets are {kind}, and flower.classes is {classes or 0}")
     if classes is not None:
         y, test_y = y.long(), test_y.long()
     scale = 1 / 255 if x.dtype == torch.uint8 else 1.0

@@ -70,8 +70,9 @@ class Memory:
                 path.unlink()
         except OSError as error:
             raise FednagError(
-                f"{self.folder}: the silo's memory cannot be kept there ({error.strerror}); give "
-                "another memory-folder"
+                self.folder,
+                f"the silo's memory cannot be kept there ({error.strerror})",
+                "give another memory-folder",
             ) from error
 
     def _on_disk(self, number: int) -> Vectors | None:

@@ -51,7 +51,7 @@ from fednag.core.loop import Asked, Loop, Scheme
 from fednag.core.state import State
 from fednag.core.transform import Chain, Transform
 from fednag.core.vectors import Vectors
-from fednag.errors import FednagError
+from fednag.errors import FednagError, within
 from fednag.flower.named import ORDER, SIZE, STEPS, TRAIN, Names
 from fednag.flower.protocol import Refusal, one_line
 from fednag.flower.settings import MOST_SAMPLES
@@ -337,13 +337,15 @@ def _part(section: str, given: Any) -> Any:
     table, part = described(given, section)
     registry, base = REGISTRIES[section]
     if part is None:
-        part = build_part(table, registry, base, section, source="strategy")
+        with within("strategy"):
+            part = build_part(table, registry, base, section)
     shipped = type(part) in registry.values()
     if section == "uplink" and (not shipped or not _leaves_arrays(part)):
         raise FednagError(
-            f"uplink: {type(part).__name__} cannot be done by the nodes of an app; they know "
-            "shipped transforms that keep nothing and leave each array as long as it was "
-            "(clip, float16, bfloat16): use these, or a deployment of fednag's own"
+            "uplink",
+            f"{type(part).__name__} cannot be done by the nodes of an app",
+            "they know shipped transforms that keep nothing and leave each array as long as it "
+            "was (clip, float16, bfloat16): use these, or a deployment of fednag's own",
         )
     return part
 

@@ -29,7 +29,7 @@ from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
 from fednag.core.keys import UPLINK, generator
 from fednag.core.transform import Chain, Transform
 from fednag.core.vectors import Layout, Vector, Vectors
-from fednag.errors import FednagError
+from fednag.errors import FednagError, within
 from fednag.flower.named import MARK, ORDER, SIZE, STEPS, Names, names_of
 from fednag.flower.protocol import numbers
 from fednag.flower.silo_memory import Memory
@@ -60,7 +60,7 @@ def train(
     if order["phase"] == SIZE:
         return _reply(message, None, {"num-examples": samples})
     (record,) = message.content.array_records.values()
-    method = algorithm or build_algorithm(order["algorithm"], "message")
+    method = algorithm or _method(order["algorithm"])
     stage = method.stages[order["stage"]]
     stage = replace(stage, **numbers(json.dumps(order["numbers"]), stage))
     names = names_of(record)
@@ -98,19 +98,26 @@ def _order(message: Message) -> dict[str, Any]:
     (config,) = message.content.config_records.values()
     if ORDER not in config:
         raise FednagError(
-            f"message: its ConfigRecord has no {ORDER!r}; use a strategy of "
-            "fednag.flower.strategies in the ServerApp"
+            "message",
+            f"its ConfigRecord has no {ORDER!r}",
+            "use a strategy of fednag.flower.strategies in the ServerApp",
         )
     order: dict[str, Any] = json.loads(str(config[ORDER]))
     transforms = [table.get("kind") for table in order.get("uplink", ())]
     for name in (order.get("algorithm", {}).get("name"), *transforms):
         if is_own(name):  # a message must not choose which file of this machine is run
-            raise FednagError(f"message: {name!r} names a file; nodes run what fednag ships")
+            raise FednagError("message", f"{name!r} names a file", "nodes run what fednag ships")
     return order
 
 
+def _method(table: Mapping[str, Any]) -> Algorithm:
+    with within("message"):
+        return build_algorithm(table)
+
+
 def _transform(table: Mapping[str, Any]) -> Transform:
-    return build_part(table, TRANSFORMS, Transform, "uplink", source="message")
+    with within("message"):
+        return build_part(table, TRANSFORMS, Transform, "uplink")
 
 
 def _reply(
@@ -142,8 +149,9 @@ class _Worker:
         unknown = sorted(set(self.trained.names) - set(names.layout.names))
         if unknown:
             raise FednagError(
-                f"model: its parameter {unknown[0]!r} is not in what the server sent; start the "
-                "strategy with ArrayRecord(model.state_dict())"
+                "model",
+                f"its parameter {unknown[0]!r} is not in what the server sent",
+                "start the strategy with ArrayRecord(model.state_dict())",
             )
         # A parameter with two names is two arrays; both go the same way.
         every = dict(model.named_parameters(remove_duplicate=False))
@@ -236,6 +244,8 @@ def _check_statistics(model: nn.Module) -> None:
         is_normalising = isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training
         if is_normalising and part.momentum is None and part.track_running_stats:
             raise FednagError(
-                f"model: {name!r} is a BatchNorm with momentum=None, which counts batches, and "
-                "counters do not travel; give it a momentum, e.g. 0.1"
+                "model",
+                f"{name!r} is a BatchNorm with momentum=None, which counts batches, and counters "
+                "do not travel",
+                "give it a momentum, e.g. 0.1",
             )

@@ -22,6 +22,7 @@ def folder() -> Path:
         if place.is_dir():
             return place
     raise FednagError(
-        "experiments: the figure files are neither in the package nor beside it; give their "
-        "folder with --experiments"
+        "experiments",
+        "the figure files are neither in the package nor beside it",
+        "give their folder with --experiments",
     )

@@ -14,7 +14,7 @@ from fednag.config.messages import explain, nearest
 from fednag.config.paths import placed
 from fednag.config.sections import Section
 from fednag.devices.fleet import load_fleet
-from fednag.errors import FednagError
+from fednag.errors import FednagError, InconsistentError, within
 from fednag.paper import SCALES, folder
 
 Measure = Literal["loss", "accuracy", "train_accuracy"]
@@ -70,7 +70,9 @@ class Value(Section):
     def _has_a_target(self) -> Value:
         targets = [self.to_loss, self.to_accuracy]
         if (self.of in ("iterations", "seconds")) != any(target is not None for target in targets):
-            raise ValueError("to_loss or to_accuracy goes with iterations and seconds, and only so")
+            raise InconsistentError(
+                "to_loss or to_accuracy goes with iterations and seconds, and only so"
+            )
         return self
 
     @property
@@ -101,16 +103,18 @@ class Check(Section):
     def _complete(self) -> Check:
         least = {"within": 1, "fails": 1, "interior": 3}.get(self.test, 2)
         if len(self.series) < least:
-            raise ValueError(f"check {self.name}: {self.test} needs at least {least} series")
+            raise InconsistentError(
+                f"check {self.name}", f"{self.test} needs at least {least} series"
+            )
         bounded = self.low is not None or self.high is not None
         bounds = self.test in ("within", "difference", "reduction", "ratio", "fails")
         if bounds != bounded:
             said = "needs low or high" if bounds else "takes neither low nor high"
-            raise ValueError(f"check {self.name}: {self.test} {said}")
+            raise InconsistentError(f"check {self.name}", f"{self.test} {said}")
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"check {self.name}: low is above high; swap them")
+            raise InconsistentError(f"check {self.name}", "low is above high", "swap them")
         if (self.test == "closer") != (self.early is not None):
-            raise ValueError(f"check {self.name}: early goes with closer, and only so")
+            raise InconsistentError(f"check {self.name}", "early goes with closer, and only so")
         return self
 
 
@@ -212,72 +216,69 @@ def read_figure(path: Path) -> Figure:
     raw = read(path)
     if isinstance(raw.get("base"), dict):
         raw["base"] = placed(raw["base"], path.parent)
-    try:
-        content = Content.model_validate(raw)
-    except ValidationError as error:
-        raise FednagError(f"{path}: {explain(error, Content)}") from None
-    figure = Figure(path.stem, content)
-    _consistent(figure, str(path))
-    for scale in content.scale:
+    with within(path):
+        try:
+            figure = Figure(path.stem, Content.model_validate(raw))
+        except ValidationError as error:
+            raise explain(error, Content) from None
+        _consistent(figure.content)
+    for scale in figure.content.scale:
         figure.jobs(scale)
     return figure
 
 
-def _consistent(figure: Figure, source: str) -> None:
-    content = figure.content
+def _consistent(content: Content) -> None:
     labels = [series.label for series in content.series]
     names = [check.name for check in content.check]
     for what, found in (("series", labels), ("check", names)):
         for one in found:
             if found.count(one) > 1:
-                raise FednagError(f"{source}: {what} {one!r} is there twice; rename one")
+                raise FednagError("", f"{what} {one!r} is there twice", "rename one")
     if missing := [scale for scale in SCALES if scale not in content.scale]:
-        raise FednagError(f"{source}: scale.{missing[0]} is missing; say what it changes")
+        raise FednagError("", f"scale.{missing[0]} is missing", "say what it changes")
     groups = [series.group for series in content.series if series.group]
     known = [*labels, *groups]
     for check in content.check:
         for label in check.series:
             if label not in known:
                 raise FednagError(
-                    f"{source}: check {check.name}: no series {label!r}{nearest(label, known)}"
+                    f"check {check.name}", f"no series {label!r}{nearest(label, known)}"
                 )
     for name, scale in content.scale.items():
         for label in [*scale.of, *scale.leave_out]:
             if label not in labels:
                 hint = nearest(label, labels)
-                raise FednagError(f"{source}: scale.{name}: no series {label!r}{hint}")
+                raise FednagError(f"scale.{name}", f"no series {label!r}{hint}")
         if not scale.seeds:
-            raise FednagError(f"{source}: scale.{name}.seeds: is empty; give at least one")
+            raise FednagError(f"scale.{name}.seeds", "is empty", "give at least one")
         if len({*scale.seeds}) < len(scale.seeds):
-            raise FednagError(f"{source}: scale.{name}.seeds: one is there twice; leave it out")
+            raise FednagError(f"scale.{name}.seeds", "one is there twice", "leave it out")
     if both := [group for group in groups if group in labels]:
-        raise FednagError(f"{source}: {both[0]!r} is a group and a series; rename one")
+        raise FednagError("", f"{both[0]!r} is a group and a series", "rename one")
     members = {series.label: series.group for series in content.series if series.group}
     for check in content.check:
-        said = f"{source}: check {check.name}"
+        said = f"check {check.name}"
         if len({*check.series}) < len(check.series):
-            raise FednagError(f"{said}: a series is there twice; leave one out")
+            raise FednagError(said, "a series is there twice", "leave one out")
         for label in check.series:
             if label in members:
-                raise FednagError(f"{said}: {label!r} is tuned; name its group {members[label]!r}")
+                raise FednagError(said, f"{label!r} is tuned", f"name its group {members[label]!r}")
         if check.value.of == "seconds" and content.fleet is None:
-            raise FednagError(f"{said}: seconds need a fleet; name one, e.g. fleet = 'paper-edge'")
-    _drawable(content, source)
+            raise FednagError(said, "seconds need a fleet", "name one, e.g. fleet = 'paper-edge'")
+    _drawable(content)
 
 
-def _drawable(content: Content, source: str) -> None:
+def _drawable(content: Content) -> None:
     draw = content.draw
     if content.fleet is not None:
-        try:
+        with within(field="fleet"):
             load_fleet(content.fleet)
-        except FednagError as error:
-            raise FednagError(f"{source}: fleet: {error}") from None
     elif draw.across == "seconds":
-        raise FednagError(f"{source}: draw.across: seconds need a fleet; name one")
+        raise FednagError("draw.across", "seconds need a fleet", "name one")
     if draw.kind == "reach" and draw.to_loss is None and draw.to_accuracy is None:
-        raise FednagError(f"{source}: draw: reach needs to_loss or to_accuracy")
+        raise FednagError("draw", "reach needs to_loss or to_accuracy")
     if not draw.measures:
-        raise FednagError(f"{source}: draw.measures: is empty; give loss, accuracy or both")
+        raise FednagError("draw.measures", "is empty", "give loss, accuracy or both")
 
 
 def read_figures(place: Path | None = None) -> dict[str, Figure]:
@@ -286,7 +287,7 @@ def read_figures(place: Path | None = None) -> dict[str, Figure]:
     files = sorted(place.glob("*.toml")) if place.is_dir() else []
     if not files:
         raise FednagError(
-            f"{place}: no figure files there; give the folder that has them with --experiments"
+            place, "no figure files there", "give the folder that has them with --experiments"
         )
     figures = [read_figure(path) for path in files]
     figures.sort(key=lambda figure: (figure.content.place, figure.name))
@@ -296,6 +297,6 @@ def read_figures(place: Path | None = None) -> dict[str, Figure]:
 def pick(figures: Mapping[str, Figure], name: str) -> Figure:
     if name not in figures:
         raise FednagError(
-            f"no figure {name!r}{nearest(name, figures)}; `fednag paper list` shows them"
+            "", f"no figure {name!r}{nearest(name, figures)}", "`fednag paper list` shows them"
         )
     return figures[name]

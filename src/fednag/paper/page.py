@@ -177,24 +177,24 @@ def read_page(page: Path, figures: Mapping[str, Figure]) -> str:
     """A page whose blocks can be filled; whatever it is written in, none of it may be lost."""
     try:
         if not page.is_file():
-            raise FednagError(f"{page}: is no file; give a page such as docs/paper.md")
+            raise FednagError(page, "is no file", "give a page such as docs/paper.md")
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise FednagError(f"{page}: cannot be read ({why}); check the path") from error
+        raise FednagError(page, f"cannot be read ({why})", "check the path") from error
     opened = [match[1] for match in OPENING.finditer(text)]
     closed = [
         *(match[2] for match in BLOCK.finditer(text)),
         *(None for _ in SUMMARY.finditer(text)),
     ]
     if not opened:
-        raise FednagError(f"{page}: nothing to fill; write <!-- figure NAME --> and <!-- end -->")
+        raise FednagError(page, "nothing to fill", "write <!-- figure NAME --> and <!-- end -->")
     for name in opened:
         what = "the summary" if name is None else f"figure {name!r}"
         if opened.count(name) != closed.count(name):
-            raise FednagError(f"{page}: {what} is not closed; write <!-- end --> on a line below")
+            raise FednagError(page, f"{what} is not closed", "write <!-- end --> on a line below")
         if name is not None and name not in figures:
-            raise FednagError(f"{page}: no figure {name!r}; remove its block")
+            raise FednagError(page, f"no figure {name!r}", "remove its block")
     return text
 
 
@@ -208,6 +208,6 @@ def refresh(page: Path, figures: Mapping[str, Figure], scale: str, place: Path) 
 
     text = BLOCK.sub(fill, text)
     text = SUMMARY.sub(lambda m: f"{m[1]}{summary(figures, scale, place)}\n{m[2]}", text)
-    with os_errors(f"{page}: cannot be written", "check its folder"):
+    with os_errors(page, "cannot be written", "check its folder"):
         write_atomically(page.resolve(), text)  # a link stays one
     return page

@@ -116,7 +116,7 @@ def write(place: Path, records: FigureRecords) -> Path:
     head = {"figure": records.figure, "scale": records.scale, "seeds": list(records.planned)}
     body = ",\n".join(lines)
     text = f'{json.dumps(head)[:-1]}, "runs": [\n{body}\n]}}\n'
-    with os_errors(f"{path}: cannot be written", "choose another folder"):
+    with os_errors(path, "cannot be written", "choose another folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     return path
@@ -141,8 +141,10 @@ def load(place: Path, scale: str, figure: str) -> FigureRecords | None:
         return FigureRecords(figure, scale, tuple(seeds), series)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise FednagError(
-            f"{path}: is not a figure's records ({_first(error)}); restore it, or remove it and "
-            f"make it again with `fednag paper run {figure} --scale {scale}`"
+            path,
+            f"is not a figure's records ({_first(error)})",
+            f"restore it, or remove it and make it again with `fednag paper run {figure} --scale "
+            f"{scale}`",
         ) from error
 
 

@@ -325,8 +325,9 @@ def guarded(compute: Callable[[], T], samples: int) -> T:
     except Exception as error:
         many = "one sample" if samples == 1 else f"{samples} samples"
         raise FednagError(
-            f"model: it fails on a batch of {many} ({first_line(error)}); give one that takes "
-            "batches of any size, or another training.batch"
+            "model",
+            f"it fails on a batch of {many} ({first_line(error)})",
+            "give one that takes batches of any size, or another training.batch",
         ) from error
 
 

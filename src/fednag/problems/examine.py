@@ -25,7 +25,7 @@ from fednag.compute.randomness import private_randomness
 from fednag.compute.recording import Dispatch, draws, writes
 from fednag.errors import FednagError
 from fednag.problems.losses import Objective, converted
-from fednag.problems.plain import changes_its_weights, duplicate
+from fednag.problems.plain import changes_its_weights, duplicate, first_line
 
 SEED = 20_210  # of the draws a model makes while it is tried
 SAMPLES = 8
@@ -61,29 +61,34 @@ def check_parameters(module: nn.Module) -> None:
     """Refuse parameters that cannot be trained as real vectors."""
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         raise FednagError(
-            "model: it is TorchScript, whose copies do not train; pass the module it was made from"
+            "model",
+            "it is TorchScript, whose copies do not train",
+            "pass the module it was made from",
         )
     for name, parameter in module.named_parameters():
         if isinstance(parameter, UninitializedParameter) or is_lazy(parameter):
             raise FednagError(
-                f"model: its parameter {name!r} has no shape yet (a lazy layer); call the model "
-                "once on a batch before you pass it"
+                "model",
+                f"its parameter {name!r} has no shape yet (a lazy layer)",
+                "call the model once on a batch before you pass it",
             )
         if parameter.is_complex():
             raise FednagError(
-                f"model: its parameter {name!r} is complex, and the methods average real vectors; "
-                "keep its real and imaginary part as two parameters (torch.view_as_real)"
+                "model",
+                f"its parameter {name!r} is complex, and the methods average real vectors",
+                "keep its real and imaginary part as two parameters (torch.view_as_real)",
             )
     places: dict[int, str] = {}
     for name, parameter in module.named_parameters():
         other = places.setdefault(parameter.data_ptr(), name) if parameter.numel() else name
         if other != name:
             raise FednagError(
-                f"model: its parameters {other!r} and {name!r} share memory, which copies do not; "
-                "make them one parameter (b.weight = a.weight)"
+                "model",
+                f"its parameters {other!r} and {name!r} share memory, which copies do not",
+                "make them one parameter (b.weight = a.weight)",
             )
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise FednagError("model: it has no trainable parameters; give one that has")
+        raise FednagError("model", "it has no trainable parameters", "give one that has")
 
 
 def training_mode(module: nn.Module) -> nn.Module:
@@ -120,9 +125,10 @@ def check_copy(
     for (name, _), a, b in zip(module.named_parameters(), ours, theirs, strict=True):
         if not _near(a, b, CLOSE):
             raise FednagError(
-                f"model: a copy of it trains its parameter {name!r} differently: its forward pass "
-                "reaches parameters that are not its own (through a closure or a global); make "
-                "them attributes of the module"
+                "model",
+                f"a copy of it trains its parameter {name!r} differently: its forward pass "
+                "reaches parameters that are not its own (through a closure or a global)",
+                "make them attributes of the module",
             )
 
 
@@ -262,8 +268,10 @@ def _check_memory(
     found.append(called(first, x, y))
     if _fingerprint(getattr(objective.given, "__dict__", None)) != told:
         raise FednagError(
-            "loss: every call changes it; a loss must give the same for the same outputs and "
-            "targets: leave out what it counts or remembers"
+            "loss",
+            "every call changes it",
+            "a loss must give the same for the same outputs and targets: leave out what it counts "
+            "or remembers",
         )
     draw = torch.Generator().manual_seed(SEED)
     start, kept = {name: _shaken(value, draw) for name, value in start.items()}, start
@@ -273,16 +281,19 @@ def _check_memory(
     for slopes in found[1:]:
         if not all(_near(a, b, CLOSE) for a, b in zip(found[0], slopes, strict=True)):
             raise FednagError(
-                "model: the same weights and samples give other gradients when it is called again; "
+                "model",
+                "the same weights and samples give other gradients when it is called again",
                 "it remembers something that is neither parameter nor buffer: make it a buffer "
-                "(register_buffer), or leave it out"
+                "(register_buffer), or leave it out",
             )
     later = _attributes(first)
     for name, value in seen.items():
         if later.get(name) != value:
             raise FednagError(
-                f"model: every call changes its attribute {name!r}, which does not travel with the "
-                "weights; make it a buffer (register_buffer), or leave it out"
+                "model",
+                f"every call changes its attribute {name!r}, which does not travel with the "
+                "weights",
+                "make it a buffer (register_buffer), or leave it out",
             )
 
 
@@ -390,11 +401,19 @@ def _backward(
     with torch.enable_grad():
         value = objective.batch(module(x.clone()), y.clone())
         if value.requires_grad:
-            value.backward()  # type: ignore[no-untyped-call]
+            try:
+                value.backward()  # type: ignore[no-untyped-call]
+            except RuntimeError as error:
+                raise FednagError(
+                    "model",
+                    f"torch cannot differentiate it ({first_line(error)})",
+                    "mend its forward pass",
+                ) from error
         elif depends:
             raise FednagError(
-                "model: its loss does not depend on its parameters; give a model and a loss that "
-                "can be differentiated"
+                "model",
+                "its loss does not depend on its parameters",
+                "give a model and a loss that can be differentiated",
             )
     return _slopes(module)
 

@@ -83,23 +83,26 @@ def resolve(loss: str | Loss) -> Objective:
     """A loss by name, a torch loss module, or any callable."""
     if isinstance(loss, str):
         if loss not in LOSSES:
-            raise FednagError(f"loss: no loss {loss!r}; there are {', '.join(LOSSES)}")
+            raise FednagError("loss", f"no loss {loss!r}", f"there are {', '.join(LOSSES)}")
         return Objective(LOSSES[loss], LOSSES[loss])
     if not callable(loss):
-        raise FednagError(f"loss: {loss!r} is no loss; give a name or a function (output, target)")
+        raise FednagError(
+            "loss", f"{loss!r} is no loss", "give a name or a function (output, target)"
+        )
     if isinstance(loss, type):
-        raise FednagError(f"loss: give an instance, {loss.__name__}(), not the class")
+        raise FednagError("loss", remedy=f"give an instance, {loss.__name__}(), not the class")
     if isinstance(loss, nn.Module):
         trained = [name for name, p in loss.named_parameters() if p.requires_grad]
         if trained:
             raise FednagError(
-                f"loss: it has a parameter of its own, {trained[0]!r}, which would not be trained; "
-                "make it part of the model, or freeze it with requires_grad_(False)"
+                "loss",
+                f"it has a parameter of its own, {trained[0]!r}, which would not be trained",
+                "make it part of the model, or freeze it with requires_grad_(False)",
             )
     reduction = getattr(loss, "reduction", None)
     if reduction == "sum":
         raise FednagError(
-            "loss: reduction='sum' makes steps as large as the batch; use reduction='mean'"
+            "loss", "reduction='sum' makes steps as large as the batch", "use reduction='mean'"
         )
     if isinstance(loss, nn.Module):
         return _of_module(copy.deepcopy(loss))

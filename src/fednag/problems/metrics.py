@@ -43,9 +43,11 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise FednagError(f"Metric: {self.function!r} is not a function of outputs and targets")
+            raise FednagError(
+                "Metric", f"{self.function!r} is not a function of outputs and targets"
+            )
         if self.better not in ("higher", "lower"):
-            raise FednagError(f"Metric: better is {self.better!r}; write 'higher' or 'lower'")
+            raise FednagError("Metric", f"better is {self.better!r}", "write 'higher' or 'lower'")
 
 
 def accuracy(output: Tensor, target: Tensor) -> float:
@@ -161,13 +163,15 @@ def fitting(
         if metric.task not in (None, task):
             fit = [other for other, known in METRICS.items() if known.task == task]
             raise FednagError(
-                f"{where}: {name} is for {metric.task}, and these targets are {task}; use "
-                f"{', '.join(fit)}"
+                where,
+                f"{name} is for {metric.task}, and these targets are {task}",
+                f"use {', '.join(fit)}",
             )
         if not tests:
             raise FednagError(
-                f"{where}: {name} is taken on test samples, and there are none; give some, or "
-                f"leave {name} out"
+                where,
+                f"{name} is taken on test samples, and there are none",
+                f"give some, or leave {name} out",
             )
     # Every record of classes has the accuracy anyway.
     return {name: metric for name, metric in chosen.items() if name != "accuracy"}
@@ -181,8 +185,9 @@ def measured(name: str, metric: Metric, output: Any, target: Tensor) -> float | 
     shape = getattr(output, "shape", None)
     if shape is None and METRICS.get(name) is metric:
         raise FednagError(
-            f"metrics: {name} is taken of a tensor of scores, and the model gives a "
-            f"{type(output).__name__}; write a function of your own"
+            "metrics",
+            f"{name} is taken of a tensor of scores, and the model gives a {type(output).__name__}",
+            "write a function of your own",
         )
     if shape is not None and not bool(output.isfinite().all()):
         return None
@@ -195,14 +200,16 @@ def measured(name: str, metric: Metric, output: Any, target: Tensor) -> float | 
         kind = f"a {type(output).__name__}"
         given = kind if shape is None else f"outputs of shape {tuple(shape)}"
         raise FednagError(
-            f"metrics: {name} failed on {given} and targets of "
-            f"shape {tuple(target.shape)} ({why}); correct the function"
+            "metrics",
+            f"{name} failed on {given} and targets of shape {tuple(target.shape)} ({why})",
+            "correct the function",
         ) from error
     value = _number(found)
     if value is None:
         raise FednagError(
-            f"metrics: {name} must return a number, and returned {type(found).__name__}; correct "
-            "the function"
+            "metrics",
+            f"{name} must return a number, and returned {type(found).__name__}",
+            "correct the function",
         )
     return value if isfinite(value) else None
 

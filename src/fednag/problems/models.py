@@ -208,13 +208,15 @@ def build(
     """The model ``name`` for samples of ``shape``, its first weights drawn from ``seed``."""
     if name in OF_IMAGES and (len(shape) != 3 or min(shape[1:]) < 4):
         raise FednagError(
-            f"model.name: {name} needs images of at least 4x4 pixels, but a sample of this data "
-            f"has shape {tuple(shape)}; use logistic, linear or mlp"
+            "model.name",
+            f"{name} needs images of at least 4x4 pixels, but a sample of this data has shape "
+            f"{tuple(shape)}",
+            "use logistic, linear or mlp",
         )
     if hidden is not None and name not in ("mlp", "cnn"):
-        raise FednagError(f"model.hidden: {name} has no hidden layers to size; leave it out")
+        raise FednagError("model.hidden", f"{name} has no hidden layers to size", "leave it out")
     if name not in MODELS:
-        raise FednagError(f"model.name: no model {name!r}; there are {', '.join(MODELS)}")
+        raise FednagError("model.name", f"no model {name!r}", f"there are {', '.join(MODELS)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MODELS[name](shape, outputs, hidden)
@@ -237,12 +239,13 @@ def made(factory: Factory, seed: int) -> nn.Module:
         except Exception as error:  # whatever a user's function raises
             first = (str(error).strip() or repr(error)).splitlines()[0]
             raise FednagError(
-                f"model: {_name(factory)} failed to make one for seed {seed} ({first}); mend it"
+                "model", f"{_name(factory)} failed to make one for seed {seed} ({first})", "mend it"
             ) from error
     if not isinstance(module, nn.Module):
         raise FednagError(
-            f"model: {_name(factory)} gave {type(module).__name__} for seed {seed}; let it return "
-            "an nn.Module"
+            "model",
+            f"{_name(factory)} gave {type(module).__name__} for seed {seed}",
+            "let it return an nn.Module",
         )
     return module
 
@@ -272,8 +275,10 @@ def _arguments(factory: Factory, seed: int) -> tuple[tuple[int, ...], dict[str, 
 def _refusal(factory: Factory) -> FednagError:
     name = _name(factory)
     return FednagError(
-        f"model: {name} does not take the seed alone, or nothing; give a function that does, e.g. "
-        f"model=lambda seed: {name if name.isidentifier() else 'Net'}(…)"
+        "model",
+        f"{name} does not take the seed alone, or nothing",
+        "give a function that does, e.g. model=lambda seed: "
+        f"{name if name.isidentifier() else 'Net'}(…)",
     )
 
 

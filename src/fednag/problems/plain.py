@@ -77,7 +77,9 @@ class Plain:
             value = self._objective.batch(module(x.clone()), y.clone())
             if not value.requires_grad:
                 raise FednagError(
-                    "model: its loss does not depend on its parameters; give a model that can learn"
+                    "model",
+                    "its loss does not depend on its parameters",
+                    "give a model that can learn",
                 )
             value.backward()  # type: ignore[no-untyped-call]
             self._has_kept(w)
@@ -125,9 +127,10 @@ class Plain:
 
 def changes_its_weights(name: str) -> FednagError:
     return FednagError(
-        f"model: its forward pass changes its parameter {name!r} (max_norm, clamp_, .data = …), "
-        "which the methods' rules cannot see; use torch.nn.utils.parametrize instead, or leave "
-        "it out"
+        "model",
+        f"its forward pass changes its parameter {name!r} (max_norm, clamp_, .data = …), which "
+        "the methods' rules cannot see",
+        "use torch.nn.utils.parametrize instead, or leave it out",
     )
 
 
@@ -137,8 +140,9 @@ def duplicate(module: nn.Module) -> nn.Module:
         made = copy.deepcopy(module)
     except Exception as error:  # whatever a user's attributes raise
         raise FednagError(
-            f"model: it cannot be copied ({first_line(error)}); give it no attributes that only "
-            "exist once, such as results of earlier calls"
+            "model",
+            f"it cannot be copied ({first_line(error)})",
+            "give it no attributes that only exist once, such as results of earlier calls",
         ) from error
     for old, new in zip(module.parameters(), made.parameters(), strict=True):
         for hook in (getattr(old, "_backward_hooks", None) or {}).values():

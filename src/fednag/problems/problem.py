@@ -113,19 +113,24 @@ class Problem:
         for name in facts.moving:
             if self.batch_norm == "frozen":
                 raise FednagError(
-                    f"model.batch_norm: 'frozen' is for normalisation, and training changes the "
-                    f"buffer {name!r} of another part; use 'averaged' or 'local'"
+                    "model.batch_norm",
+                    f"'frozen' is for normalisation, and training changes the buffer {name!r} of "
+                    "another part",
+                    "use 'averaged' or 'local'",
                 )
             if held[name].is_complex():
                 raise FednagError(
-                    f"model: training changes its complex buffer {name!r}, and buffers travel as "
-                    "real numbers; keep its real and imaginary part as two buffers"
+                    "model",
+                    f"training changes its complex buffer {name!r}, and buffers travel as real "
+                    "numbers",
+                    "keep its real and imaginary part as two buffers",
                 )
             counts = not held[name].is_floating_point() and self.dtype != torch.float64
             if counts and bool((held[name].abs() >= 2**22).any()):
                 raise FednagError(
-                    f"model: training counts in its buffer {name!r}, beyond what single precision "
-                    "holds; set engine.dtype = 'float64', or start the count lower"
+                    "model",
+                    f"training counts in its buffer {name!r}, beyond what single precision holds",
+                    "set engine.dtype = 'float64', or start the count lower",
                 )
 
     def _settle(self, facts: Facts) -> None:
@@ -315,25 +320,31 @@ class Problem:
                 found = objective.given(output, y.clone())
         except Exception as error:
             raise FednagError(
-                f"model: it cannot take samples of shape {self.dataset.shape} with this loss "
-                f"({first_line(error)}); give a model and loss that fit the data"
+                "model",
+                f"it cannot take samples of shape {self.dataset.shape} with this loss "
+                f"({first_line(error)})",
+                "give a model and loss that fit the data",
             ) from error
         if not isinstance(found, Tensor) or not found.is_floating_point():
             kind = found.dtype if isinstance(found, Tensor) else type(found).__name__
-            raise FednagError(f"loss: it returned {kind}; return a tensor of floating numbers")
+            raise FednagError("loss", f"it returned {kind}", "return a tensor of floating numbers")
         unreduced = isinstance(objective.given, nn.Module) and objective.values is not None
         if found.dim() and not unreduced and found.shape != y.shape[:1]:
             raise FednagError(
-                f"loss: it must return the batch's loss, or one value per sample, shape ({len(y)},)"
-                f", but returned shape {tuple(found.shape)}; take the mean over the rest"
+                "loss",
+                f"it must return the batch's loss, or one value per sample, shape ({len(y)},), "
+                f"but returned shape {tuple(found.shape)}",
+                "take the mean over the rest",
             )
         scores = 0
         if isinstance(output, Tensor):
             scores = output.shape[-1] if output.dim() else 0
             if output.dim() and scores < (self.dataset.classes or 0):
                 raise FednagError(
-                    f"model: it gives {scores} scores a sample, and the data have labels up to "
-                    f"{(self.dataset.classes or 0) - 1}; give it {self.dataset.classes} outputs"
+                    "model",
+                    f"it gives {scores} scores a sample, and the data have labels up to "
+                    f"{(self.dataset.classes or 0) - 1}",
+                    f"give it {self.dataset.classes} outputs",
                 )
 
 

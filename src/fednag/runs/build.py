@@ -71,7 +71,7 @@ class Builder:
         """(the experiment with every choice made, its plan, notes for the user)."""
         if algorithm is None and experiment.algorithm.get("name") == CUSTOM:
             raise FednagError(
-                "algorithm.name: the method of this run was a Python object; run it from Python"
+                "algorithm.name", "the method of this run was a Python object", "run it from Python"
             )
         algorithm = algorithm or build_algorithm(experiment.algorithm)
         device = resolve_device(experiment.engine.device)
@@ -179,7 +179,9 @@ class Builder:
             if module is None:
                 if model.name == CUSTOM:
                     raise FednagError(
-                        "model.name: the model of this run was a Python object; run it from Python"
+                        "model.name",
+                        "the model of this run was a Python object",
+                        "run it from Python",
                     )
                 outputs = dataset.classes or outputs_of(dataset.y)
                 module = models.build(
@@ -189,8 +191,10 @@ class Builder:
                 loss = "mse" if dataset.classes is None else models.loss_of(model.name)
                 if dataset.classes is None and not dataset.y.is_floating_point():
                     raise FednagError(
-                        f"data: y holds integers of shape {tuple(dataset.y.shape)}, and no loss is "
-                        "known for them; give loss, or task='regression' if they are numbers"
+                        "data",
+                        f"y holds integers of shape {tuple(dataset.y.shape)}, and no loss is "
+                        "known for them",
+                        "give loss, or task='regression' if they are numbers",
                     )
             given = partial(
                 Problem,
@@ -223,7 +227,7 @@ class Builder:
             return self.parts.module
         if model.hidden is not None:
             raise FednagError(
-                "model.hidden: a model of your own sizes its layers itself; leave it out"
+                "model.hidden", "a model of your own sizes its layers itself", "leave it out"
             )
         found: nn.Module | Factory = own_model(model.name, "model.name")
         return found
@@ -274,8 +278,9 @@ def of_integers(given: Callable[..., Problem], dataset: Dataset, standardise: bo
     """The problem of a user's own model that is given integers as they are."""
     if standardise:
         raise FednagError(
-            "data.standardise: x holds integers, which a model of your own is given as they are; "
-            "leave it out, or give x as floating numbers"
+            "data.standardise",
+            "x holds integers, which a model of your own is given as they are",
+            "leave it out, or give x as floating numbers",
         )
     try:
         return given(dataset, integer_inputs=True)
@@ -286,8 +291,9 @@ def of_integers(given: Callable[..., Problem], dataset: Dataset, standardise: bo
             pass  # so it is not the integers; the first finding stands
         else:
             raise FednagError(
-                "model: it fails on x, which holds integers, and works on floating numbers; give "
-                "x.float(), or save x as floating numbers in the file"
+                "model",
+                "it fails on x, which holds integers, and works on floating numbers",
+                "give x.float(), or save x as floating numbers in the file",
             ) from None
         raise
 
@@ -297,7 +303,9 @@ def load(experiment: Experiment, loss: str | Loss | None = None) -> Dataset:
     section: Data = experiment.data
     loss = loss_given(experiment, loss)
     if section.name == CUSTOM:
-        raise FednagError("data.name: the data of this run were Python tensors; run it from Python")
+        raise FednagError(
+            "data.name", "the data of this run were Python tensors", "run it from Python"
+        )
     if section.name == "file":
         share = tables.SHARE if section.test_share is None else section.test_share
         test = Path(section.test_path).absolute() if section.test_path else None
@@ -340,8 +348,9 @@ def metrics_of(section: Evaluation, own: Mapping[str, Metric]) -> dict[str, Metr
             continue
         if name not in own:
             raise FednagError(
-                f"evaluation.own: the metric {name} of this run was a Python function; run it from "
-                "Python"
+                "evaluation.own",
+                f"the metric {name} of this run was a Python function",
+                "run it from Python",
             )
         found[name] = own[name]
     return found
@@ -370,11 +379,12 @@ def patience(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> Patie
 def _check_there(field: str, measure: str, dataset: Dataset, elsewhere: bool) -> None:
     """Raise a sentence on a measure that no evaluation would give."""
     if measure in ("accuracy", "train_accuracy") and dataset.classes is None:
-        raise FednagError(f"{field}: these targets are numbers and have no {measure}; use 'loss'")
+        raise FednagError(field, f"these targets are numbers and have no {measure}", "use 'loss'")
     if measure in ("accuracy", "test_loss") and not len(dataset.test_x) and not elsewhere:
         raise FednagError(
-            f"{field}: {measure} is taken on test samples, and there are none; give some, or use "
-            "'loss'"
+            field,
+            f"{measure} is taken on test samples, and there are none",
+            "give some, or use 'loss'",
         )
 
 
@@ -391,8 +401,9 @@ def split(dataset: Dataset, section: Split, seed: int) -> Partition:
     workers = section.workers or 4
     if section.kind in ("classes", "dirichlet") and dataset.classes is None:
         raise FednagError(
-            f"split.kind: {section.kind!r} needs class labels, and these targets are numbers; "
-            "use 'iid', 'sizes' or 'natural'"
+            "split.kind",
+            f"{section.kind!r} needs class labels, and these targets are numbers",
+            "use 'iid', 'sizes' or 'natural'",
         )
     if section.kind == "classes":
         cover = section.assign != "random"
@@ -405,9 +416,10 @@ def split(dataset: Dataset, section: Split, seed: int) -> Partition:
     if section.kind == "natural":
         if dataset.owners is None:
             raise FednagError(
-                f"split.kind: 'natural' needs to know who owns each sample, and {dataset.name} "
-                "does not say; use synthetic, mnist with `fednag data get mnist-writers`, or say "
-                "it: data.owner for a file, owners from Python"
+                "split.kind",
+                f"'natural' needs to know who owns each sample, and {dataset.name} does not say",
+                "use synthetic, mnist with `fednag data get mnist-writers`, or say it: data.owner "
+                "for a file, owners from Python",
             )
         return partition.natural(dataset.owners.numpy(), section.workers, seed)
     return partition.iid(len(labels), workers, seed)
@@ -417,8 +429,9 @@ def check_owned(section: Split) -> None:
     """Refuse owners, given from Python, that a split would pass over."""
     if section.kind != "natural":
         raise FednagError(
-            f"owners: they say who trains only with split.kind = 'natural', and that is "
-            f"{section.kind!r}; give split={{'kind': 'natural'}}, or leave owners out"
+            "owners",
+            f"they say who trains only with split.kind = 'natural', and that is {section.kind!r}",
+            "give split={'kind': 'natural'}, or leave owners out",
         )
 
 
@@ -430,7 +443,9 @@ def resolve_device(name: str) -> str:
         torch.zeros(1, device=name).item()  # a number must come back: `meta` has none
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         first = str(error).splitlines()[0]
-        raise FednagError(f"engine.device: cannot use {name!r} ({first}); use 'auto'") from error
+        raise FednagError(
+            "engine.device", f"cannot use {name!r} ({first})", "use 'auto'"
+        ) from error
     return name
 
 
@@ -440,8 +455,9 @@ def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[st
     fleet = load_fleet(section.fleet or "")
     if section.digest not in (None, fleet.digest):
         raise FednagError(
-            f"clock.fleet: {fleet.source} is not what it was when this run began; restore it, or "
-            "start a new run without clock.digest"
+            "clock.fleet",
+            f"{fleet.source} is not what it was when this run began",
+            "restore it, or start a new run without clock.digest",
         )
     place = str(Path(fleet.source).absolute()) if fleet.source != fleet.name else fleet.source
     update = section.model_copy(update={"fleet": place, "digest": fleet.digest})

@@ -160,8 +160,9 @@ def newest(folder: RunFolder, plan: Plan, owner: str) -> tuple[Checkpoint | None
     if unusable:
         reasons = "; ".join(f"{file.name}: {why}" for file, why in unusable.items())
         raise FednagError(
-            f"{folder.checkpoints}: no checkpoint can be used ({reasons}); "
-            "restore what was changed, or start a new run"
+            folder.checkpoints,
+            f"no checkpoint can be used ({reasons})",
+            "restore what was changed, or start a new run",
         )
     return None, unusable
 

@@ -127,19 +127,21 @@ class Execution:
         if info.get("runner", "simulator") != self.runner:
             how = "fednag flower up --resume" if self.runner == "simulator" else "fednag resume"
             raise FednagError(
-                f"{folder.path}: that run was not made by this {self.runner}; go on with `{how}`"
+                folder.path, f"that run was not made by this {self.runner}", f"go on with `{how}`"
             )
         begun = [key for key in self.experiment.all_keys if key.exact == info.get("exact_key")]
         if not begun:
             raise FednagError(
-                f"{folder.config_file}: it is not what the run began with; restore it, or start a "
-                "new run"
+                folder.config_file,
+                "it is not what the run began with",
+                "restore it, or start a new run",
             )
         (self.key,) = begun
         if info.get("identity") != self._identity:
             raise FednagError(
-                f"{folder.path}: that run had another model, other first weights or other data; "
-                "use those, or start a new run"
+                folder.path,
+                "that run had another model, other first weights or other data",
+                "use those, or start a new run",
             )
         return info
 
@@ -360,8 +362,9 @@ def _writing(folder: RunFolder) -> Iterator[None]:
         yield
     except OSError as error:
         raise FednagError(
-            f"{folder.path}: cannot be written ({error.strerror or error}); free some space or "
-            f"allow writing, then go on with `fednag resume {folder.path}`"
+            folder.path,
+            f"cannot be written ({error.strerror or error})",
+            f"free some space or allow writing, then go on with `fednag resume {folder.path}`",
         ) from error
 
 

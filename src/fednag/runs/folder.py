@@ -74,10 +74,11 @@ class RunFolder:
                 return cls(path)
         except OSError as error:
             raise FednagError(
-                f"{parent}: cannot make a run folder there ({error.strerror}); "
-                "choose another with --out"
+                parent,
+                f"cannot make a run folder there ({error.strerror})",
+                "choose another with --out",
             ) from error
-        raise FednagError(f"{parent}: too many runs named {label}; remove some")
+        raise FednagError(parent, f"too many runs named {label}", "remove some")
 
     @classmethod
     def find(cls, root: Path, name: str, label: str) -> RunFolder | None:
@@ -101,7 +102,7 @@ class RunFolder:
             lock.acquire(timeout=patience, poll_interval=0.02)
         except Timeout:
             raise BusyError(
-                f"{self.path}: another process is writing this run; wait for it, or stop it"
+                self.path, "another process is writing this run", "wait for it, or stop it"
             ) from None
         try:
             yield
@@ -138,8 +139,9 @@ class RunFolder:
             same = False
         if not same:
             raise FednagError(
-                f"{self.records_file}: it is not as the run left it, says {self.info_file.name}; "
-                "restore both, or run again"
+                self.records_file,
+                f"it is not as the run left it, says {self.info_file.name}",
+                "restore both, or run again",
             )
 
     @property
@@ -171,12 +173,12 @@ class RunFolder:
     def records(self) -> list[Record]:
         """All records; a last line cut short by a crash is left out."""
         if not self.records_file.is_file():
-            raise FednagError(f"{self.path}: no records.jsonl there; give the folder of a run")
+            raise FednagError(self.path, "no records.jsonl there", "give the folder of a run")
         try:
             text = self.records_file.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             raise FednagError(
-                f"{self.records_file}: cannot be read ({error.strerror}); check its permissions"
+                self.records_file, f"cannot be read ({error.strerror})", "check its permissions"
             ) from error
         lines = text.split("\n")[:-1]  # what follows the last line break was cut short
         return [self._parse(line, number) for number, line in enumerate(lines, 1)]
@@ -190,7 +192,7 @@ class RunFolder:
                 raise ValueError("no label or seed")
         except (OSError, ValueError, RecursionError) as error:
             raise FednagError(
-                f"{self.info_file}: cannot be read ({error}); restore it, or remove that folder"
+                self.info_file, f"cannot be read ({error})", "restore it, or remove that folder"
             ) from error
         return info
 
@@ -214,7 +216,7 @@ class RunFolder:
             return Record(**fields, metrics=metrics, rounds=rounds)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise FednagError(
-                f"{self.records_file}: line {number} is not a record ({error}); restore the file"
+                self.records_file, f"line {number} is not a record ({error})", "restore the file"
             ) from error
 
 
@@ -238,10 +240,10 @@ def find_runs(paths: list[Path]) -> list[RunFolder]:
     found: list[RunFolder] = []
     for path in paths:
         if not path.exists():
-            raise FednagError(f"{path}: no such folder; give run folders, or a folder of runs")
+            raise FednagError(path, "no such folder", "give run folders, or a folder of runs")
         files = [file for name in ("records.jsonl", "run.json") for file in path.rglob(name)]
         below = sorted({file.parent for file in files})
         if not below:
-            raise FednagError(f"{path}: no runs there; `fednag run` or `fednag compare` makes some")
+            raise FednagError(path, "no runs there", "`fednag run` or `fednag compare` makes some")
         found += [RunFolder(folder) for folder in below if RunFolder(folder) not in found]
     return found

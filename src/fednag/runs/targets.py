@@ -59,11 +59,11 @@ class Target:
 def given_target(target: float | str | None, loss: float | None) -> Target | None:
     """The target of the options --target (``0.9``, an accuracy, or ``f1=0.9``) and --loss."""
     if target is not None and loss is not None:
-        raise FednagError("--target, --loss: give one of them, not both")
+        raise FednagError("--target, --loss", remedy="give one of them, not both")
     if target is not None:
         return read_target(target)
     if loss is not None:
-        return _checked(Target("loss", loss), f"--loss {loss:g}")
+        return _checked(Target("loss", loss), "--loss", f"{loss:g}")
     return None
 
 
@@ -77,18 +77,19 @@ def read_target(given: float | str) -> Target:
     measure = measure.strip() if equals else "accuracy"
     if not isfinite(value) or not measure:
         raise FednagError(
-            f"--target {given}: write an accuracy, e.g. 0.9, or a measure and its value, e.g. "
-            "f1=0.9"
+            "--target",
+            remedy="write an accuracy, e.g. 0.9, or a measure and its value, e.g. f1=0.9",
+            given=given,
         )
     shown = given if isinstance(given, str) else f"{given:g}"
-    return _checked(Target(measure, value), f"--target {shown}")
+    return _checked(Target(measure, value), "--target", shown)
 
 
-def _checked(target: Target, option: str) -> Target:
+def _checked(target: Target, option: str, given: str) -> Target:
     if target.measure in ("accuracy", "train_accuracy") and not 0 < target.value <= 1:
-        raise FednagError(f"{option}: an accuracy is above 0 and at most 1")
+        raise FednagError(option, remedy="an accuracy is above 0 and at most 1", given=given)
     if target.measure in ("loss", "test_loss") and not target.value > 0:
-        raise FednagError(f"{option}: give a number above 0")
+        raise FednagError(option, remedy="give a number above 0", given=given)
     return target
 
 
@@ -104,8 +105,10 @@ def settled(target: Target | None, runs: Sequence[RunView]) -> Target | None:
         there = ", ".join(["accuracy", "loss", "test_loss", *found])
         remedy = "add it to evaluation.metrics, or " if target.measure in METRICS else ""
         raise FednagError(
-            f"--target {target.measure}={target.value:g}: these runs have not measured "
-            f"{target.measure}; {remedy}use one of {there}"
+            "--target",
+            f"these runs have not measured {target.measure}",
+            f"{remedy}use one of {there}",
+            given=f"{target.measure}={target.value:g}",
         )
     own: dict[str, Any] = {}
     for run in runs:

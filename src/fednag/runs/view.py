@@ -169,7 +169,7 @@ def ending_of(folder: RunFolder, info: Mapping[str, Any]) -> Ending | None:
                 raise ValueError(f"no ending is {ending.kind!r}")
         except (TypeError, ValueError) as error:
             raise FednagError(
-                f"{folder.info_file}: cannot be read ({error}); restore it, or remove that folder"
+                folder.info_file, f"cannot be read ({error})", "restore it, or remove that folder"
             ) from error
         return ending
     for kind, sentence in SENTENCES.items():
@@ -189,4 +189,4 @@ def _config(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())
-        raise FednagError(f"{path}: cannot be read ({why}); restore it") from error
+        raise FednagError(path, f"cannot be read ({why})", "restore it") from error

@@ -36,7 +36,8 @@ def load_model(module: nn.Module, path: Path, digest: object) -> nn.Module:
         module.load_state_dict(load(content))
     except (OSError, ValueError, SafetensorError, RuntimeError) as error:
         raise FednagError(
-            f"{path}: it is missing, damaged or of another model; restore it, or run again without "
-            "resuming"
+            path,
+            "it is missing, damaged or of another model",
+            "restore it, or run again without resuming",
         ) from error
     return module

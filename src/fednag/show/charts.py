@@ -138,7 +138,7 @@ def save(chart: Any, stem: Path, formats: Sequence[str] = FORMATS, ppi: int = 14
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with os_errors(f"{path}: cannot write the chart", "choose another with --out"):
+        with os_errors(path, "cannot write the chart", "choose another with --out"):
             try:
                 chart.save(str(temporary), format=kind, **options_of.get(kind, {}))
                 os.replace(temporary, path)

@@ -274,7 +274,7 @@ def inlined(document: Mapping[str, Any]) -> str:
 
 
 def write_page(document: Mapping[str, Any], path: Path) -> Path:
-    with os_errors(f"{path}: cannot write the report", "choose another with --out"):
+    with os_errors(path, "cannot write the report", "choose another with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, html(document))
     return path

@@ -42,7 +42,10 @@ class Server(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or error
             raise FednagError(
-                f"--port {port}: cannot listen there ({why}); choose another, or leave it out"
+                "--port",
+                f"cannot listen there ({why})",
+                "choose another, or leave it out",
+                given=port,
             ) from error
 
     @property

@@ -68,7 +68,9 @@ def write_mlflow(views: Sequence[RunView], address: str) -> list[str]:
         return [_mlflow_run(client, view) for view in views]
     except (MlflowException, OSError) as error:
         why = " ".join(str(error).split())[:200]
-        raise FednagError(f"--uri {address}: cannot be written to ({why}); check it") from error
+        raise FednagError(
+            "--uri", f"cannot be written to ({why})", "check it", given=address
+        ) from error
 
 
 def _mlflow_run(client: Any, view: RunView) -> str:
@@ -110,7 +112,7 @@ def _mlflow_run(client: Any, view: RunView) -> str:
 def write_tensorboard(views: Sequence[RunView], out: Path) -> list[Path]:
     """Write runs to ``out/<name>/<run>``; what was written there before is replaced."""
     _needs("tensorboard")
-    with os_errors(f"--out {out}: cannot be written", "choose another folder"):
+    with os_errors("--out", "cannot be written", "choose another folder", given=out):
         return [_tensorboard_run(view, out) for view in views]
 
 

@@ -46,12 +46,14 @@ class Setting:
     def __post_init__(self) -> None:
         for name in ("eta", "beta", "omega"):
             if not getattr(self, name) > 0:
-                raise FednagError(f"{name}: {getattr(self, name)!r} is not allowed; give it > 0")
+                raise FednagError(name, f"{getattr(self, name)!r} is not allowed", "give it > 0")
         for name in ("gamma", "rho", "delta", "p"):
             if not getattr(self, name) >= 0:
-                raise FednagError(f"{name}: {getattr(self, name)!r} is not allowed; give it >= 0")
+                raise FednagError(name, f"{getattr(self, name)!r} is not allowed", "give it >= 0")
         if self.tau < 1 or self.tau != int(self.tau):
-            raise FednagError(f"tau: {self.tau!r} is not allowed; give a whole number from 1 up")
+            raise FednagError(
+                "tau", f"{self.tau!r} is not allowed", "give a whole number from 1 up"
+            )
 
     @property
     def fedavg(self) -> Setting:
@@ -86,7 +88,7 @@ def alpha(eta: Real, beta: Real, gamma: Real, p: Real, kind: Kind = "tight") -> 
             kappa = 1 + gamma - np.where(gamma > 0, gamma * p, 0.0)
             return (eta * kappa * (1 - beta * eta * kappa / 2))[()]
     if kind != "paper":
-        raise FednagError(f"alpha: there is no {kind!r}; use 'paper' or 'tight'")
+        raise FednagError("alpha", f"there is no {kind!r}", "use 'paper' or 'tight'")
     with np.errstate(invalid="ignore"):
         step, drag = beta * eta * (gamma + 1), (eta * gamma * p) ** 2
         cross = (1 - step) * (1 + drag) / 2
@@ -350,7 +352,9 @@ def largest_eta(beta: float, gamma: float) -> float:
     0.5
     """
     if not beta > 0 or not gamma >= 0:
-        raise FednagError("beta must be > 0 and gamma >= 0 for a largest eta; give such numbers")
+        raise FednagError(
+            "", "beta must be > 0 and gamma >= 0 for a largest eta", "give such numbers"
+        )
     return 1 / (beta * (gamma + 1))
 
 

@@ -51,7 +51,9 @@ def symbols(eta: Real, beta: Real, gamma: Real) -> Symbols:
     """
     e, gamma = np.float64(eta) * np.asarray(beta, float), np.asarray(gamma, float)
     if not (np.all(e > 0) and np.all(gamma > 0) and np.all(gamma < 1)):
-        raise FednagError("A to F exist for eta beta > 0 and 0 < gamma < 1 only; give such numbers")
+        raise FednagError(
+            "", "A to F exist for eta beta > 0 and 0 < gamma < 1 only", "give such numbers"
+        )
     # u = gamma A - 1 solves u^2 - m u - e = 0, here without subtracting numbers that are nearly
     # equal: the other form of the root is for negative m.
     m = gamma - 1 + e * (1 + gamma)
@@ -136,10 +138,10 @@ def _march(x: Real, eta: Real, beta: Real, gamma: Real, delta: Real, pick: Pick)
     """
     steps = np.asarray(x)
     if not np.all((steps >= 0) & (steps == np.floor(steps))):
-        raise FednagError(f"x = {x}: iterations are counted in whole numbers from 0 up")
+        raise FednagError(f"x = {x}", remedy="iterations are counted in whole numbers from 0 up")
     given = [np.asarray(number, float) for number in (eta, beta, gamma, delta)]
     if not all(np.all(number >= 0) for number in given):
-        raise FednagError("eta, beta, gamma and delta are never negative; give such numbers")
+        raise FednagError("", "eta, beta, gamma and delta are never negative", "give such numbers")
     steps, eta, beta, gamma, delta = np.broadcast_arrays(steps, *given)
     s, f, v, w = (np.zeros(steps.shape) for _ in range(4))
     found = np.zeros(steps.shape)

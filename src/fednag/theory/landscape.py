@@ -110,11 +110,13 @@ class OnData(Landscape):
         through = nn.Sequential | nn.Flatten
         layers = [part for part in problem.module.modules() if not isinstance(part, through)]
         if len(layers) != 1 or not isinstance(layers[0], nn.Linear):
-            raise FednagError("model: the theory is about convex losses; use linear or logistic")
+            raise FednagError(
+                "model", "the theory is about convex losses", "use linear or logistic"
+            )
         if problem.objective.given not in (squared_error, cross_entropy):
-            raise FednagError("loss: the theory knows cross-entropy and mse; use one of them")
+            raise FednagError("loss", "the theory knows cross-entropy and mse", "use one of them")
         if problem.dtype != torch.float64:
-            raise FednagError("engine.dtype: the theory needs 'float64'; set it")
+            raise FednagError("engine.dtype", "the theory needs 'float64'", "set it")
         self._layer = layers[0]
 
     @property

@@ -177,8 +177,9 @@ def _beside(
         )
         if not isfinite(moment.loss + moment.virtual_loss + moment.gap):
             raise FednagError(
-                f"algorithm.lr: {algorithm.lr:g} makes the run diverge by iteration {moment.t}; "
-                "lower it"
+                "algorithm.lr",
+                f"{algorithm.lr:g} makes the run diverge by iteration {moment.t}",
+                "lower it",
             )
         yield moment, w
         virtual = algorithm.step(virtual, _always(slope), virtual, Vectors())

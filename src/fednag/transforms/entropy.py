@@ -47,8 +47,9 @@ class Entropy(Transform):
         codes = [name for name, vector in up.items() if not vector.is_floating_point()]
         if not codes and any(len(vector) > 1 for vector in up.values()):
             raise FednagError(
-                "entropy: nothing was rounded before it; put quantise, sign, topk, drive or eden "
-                "earlier in the list"
+                "entropy",
+                "nothing was rounded before it",
+                "put quantise, sign, topk, drive or eden earlier in the list",
             )
         return up.but(**{name: self._coded(up[name]) for name in codes if len(up[name])}), kept
 
@@ -84,5 +85,5 @@ def _decoded(name: str, message: bytes, size: int) -> bytearray:
     except zstandard.ZstdError:
         rest = b""
     if len(rest) != size:
-        raise FednagError(f"{name}: its coded numbers are damaged; send the update again")
+        raise FednagError(name, "its coded numbers are damaged", "send the update again")
     return bytearray(rest)

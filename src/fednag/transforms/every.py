@@ -52,7 +52,8 @@ class Every(Transform):
     ) -> tuple[Vectors, Vectors]:
         if missing := [name for name in self.vectors if name not in up]:
             raise FednagError(
-                f"vectors: no {', '.join(missing)} travels here, only {', '.join(up) or 'nothing'}"
+                "vectors",
+                f"no {', '.join(missing)} travels here, only {', '.join(up) or 'nothing'}",
             )
         after = Vectors(times=kept.times + 1)
         if int(kept.times) % self.rounds == 0:

@@ -43,8 +43,9 @@ class ErrorFeedback(Transform):
         names = compressible(up, self.vectors)
         if encoded := [n for n, left in kept.items() if n not in names or len(up[n]) != len(left)]:
             raise FednagError(
-                f"error-feedback: {', '.join(encoded)} is encoded already by a transform before "
-                "it; put error-feedback earlier"
+                "error-feedback",
+                f"{', '.join(encoded)} is encoded already by a transform before it",
+                "put error-feedback earlier",
             )
         return up.but(**kept.map_named(lambda name, left: up[name] + left)), kept
 

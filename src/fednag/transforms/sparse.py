@@ -128,7 +128,7 @@ class RandK(Transform):
 def count(k: int, share: float, name: str, size: int) -> int:
     """How many of a vector's numbers travel."""
     if k > size:
-        raise FednagError(f"k: {k} numbers of {name} should travel, and it has {size}; lower k")
+        raise FednagError("k", f"{k} numbers of {name} should travel, and it has {size}", "lower k")
     return k or max(1, round(share * size))
 
 
