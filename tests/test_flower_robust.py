@@ -184,7 +184,7 @@ def test_silos_have_the_simulators_aggregators(kind: str, tmp_path: Path) -> Non
 
 def test_attacks_are_for_the_simulator(tmp_path: Path) -> None:
     config = config_of(tmp_path, attack__0__kind="sign-flip")
-    with pytest.raises(FednagError, match="attack: attacks are for the simulator"):
+    with pytest.raises(FednagError, match="attack: it is for the simulator"):
         read_run_config(config)
 
 

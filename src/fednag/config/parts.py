@@ -99,9 +99,10 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
     for place, attack in enumerate(attacks):
         if attack.sees and controller.needs_clock:
             raise FednagError(
-                f"attack.{place}.kind: {experiment.attack[place]['kind']} needs what all honest "
-                f"workers send in a round, and {experiment.controller['kind']} does not wait for "
-                "them; use another attack or controller"
+                f"attack.{place}.kind",
+                f"{experiment.attack[place]['kind']} needs what all honest workers send in a "
+                f"round, and {experiment.controller['kind']} does not wait for them",
+                "use another attack or controller",
             )
     return Scheme(algorithm, controller, uplink, downlink, aggregator, schedules, attacks)
 

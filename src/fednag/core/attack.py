@@ -74,7 +74,9 @@ def attackers(attacks: Sequence[Attack], seed: int, workers: int) -> Forged:
         for worker in attack.attackers(seed, workers):
             if worker >= workers:
                 raise FednagError(
-                    f"attack.{place}.workers: there is no worker {worker}, only 0 to {workers - 1}"
+                    f"attack.{place}.workers",
+                    f"there is no worker {worker}",
+                    f"name some of 0 to {workers - 1}",
                 )
             found.setdefault(worker, []).append((place, attack))
     return found

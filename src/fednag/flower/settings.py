@@ -140,9 +140,7 @@ class Deployment:
                     "flower.evaluate", "the server has no data", "use 'silos' or 'auto'"
                 )
         if experiment.attack:
-            raise FednagError(
-                f"{SOURCE}: attack: attacks are for the simulator, and silos train; leave it out"
-            )
+            raise FednagError("attack", "it is for the simulator, and silos train", "leave it out")
         if self.scheme.controller.needs_clock:
             raise FednagError(
                 "controller.kind",
@@ -152,18 +150,21 @@ class Deployment:
             )
         if 0 < flower.norm_bound < 1:
             raise FednagError(
-                f"{SOURCE}: flower.norm-bound: {flower.norm_bound:g} would refuse updates of usual "
-                "length; use 1 or more, or 0 to refuse none"
+                "flower.norm-bound",
+                f"{flower.norm_bound:g} would refuse updates of usual length",
+                "use 1 or more, or 0 to refuse none",
             )
         if flower.samples and len(flower.samples) != self.silos:
             raise FednagError(
-                f"{SOURCE}: flower.samples: has {len(flower.samples)} counts, and there are "
-                f"{self.silos} silos; give one for each, in their order"
+                "flower.samples",
+                f"has {len(flower.samples)} counts, and there are {self.silos} silos",
+                "give one for each, in their order",
             )
         if flower.samples and not self.private:
             raise FednagError(
-                f"{SOURCE}: flower.samples: the data set is known by name, and so are the counts; "
-                "leave it out"
+                "flower.samples",
+                "the data set is known by name, and so are the counts",
+                "leave it out",
             )
         if flower.quorum > self.silos:
             raise FednagError(

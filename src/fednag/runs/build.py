@@ -268,7 +268,9 @@ def attacked(
         kind, who = experiment.attack[place]["kind"], attack.attackers(experiment.seed, workers)
         if attack.flips and dataset.classes is None:
             raise FednagError(
-                f"attack.{place}.kind: {kind} changes labels, and these data have none; use another"
+                f"attack.{place}.kind",
+                f"{kind} changes labels, and these data have none",
+                "use another",
             )
         named = ", ".join(map(str, who[:NAMED])) + ", …" * (len(who) > NAMED)
         yield f"attack: {kind} by worker{'s' * (len(who) > 1)} {named}"
