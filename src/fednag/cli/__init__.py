@@ -255,7 +255,7 @@ def algorithms(json: Json = False) -> None:
 
 @app.command(rich_help_panel=KNOW)
 def parts(json: Json = False) -> None:
-    """List what else a round is made of: transforms, aggregators, controllers, schedules.
+    """List what else a round is made of: transforms, aggregators, controllers, schedules, attacks.
 
     Each goes into a section of an experiment file, as `kind`, with its numbers beside it.
 

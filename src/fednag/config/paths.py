@@ -61,7 +61,7 @@ def renamed(raw: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, A
         elif given is not None:
             result[section] = {**result[section], key: change(given)}
     for section, given in result.items():
-        if section in ("aggregator", "controller", "uplink", "downlink", "schedule"):
+        if section in ("aggregator", "controller", "uplink", "downlink", "schedule", "attack"):
             result[section] = kind_of(given)
     if isinstance(listed := result.get("algorithms"), list):
         result["algorithms"] = [

@@ -22,6 +22,7 @@ from fednag.aggregators import Secure
 from fednag.config import Experiment
 from fednag.config.keys import Key
 from fednag.config.own import own_anchor
+from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import BUFFERS
 from fednag.core.ending import Ending
 from fednag.core.files import os_errors, write_atomically
@@ -295,8 +296,11 @@ class Execution:
         last = records[-1] if records else None
         if last and last.refusals:
             whose = _whose({worker for record in records for worker in record.refused})
-            beyond = isinstance(self.plan.scheme.aggregator, Secure)
-            why = "they were not finite" + ", or beyond aggregator.range" * beyond
+            aggregator = self.plan.scheme.aggregator
+            why = "they were not finite"
+            why += ", or beyond aggregator.range" * isinstance(aggregator, Secure)
+            screens = type(aggregator).screen is not Aggregator.screen
+            why += ", or too long for the aggregator" * screens
             why = why if self.trainer is None else "see silos.jsonl"
             self.notes.append(f"{last.refusals} updates of {whose} were refused: {why}")
         if last and last.misses:
