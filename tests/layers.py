@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "fednag"
 # above its own, and from none beside it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("core",),
+    ("core", "secure"),
     ("transforms", "aggregators", "controllers"),
     ("algorithms", "privacy"),
     ("data",),

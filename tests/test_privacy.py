@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 import fednag
 from commands import Caller
-from fednag import Aggregator, Controller, FedAvg, FedNAG, FednagError, Vectors
-from fednag.aggregators import AdaptiveNoisyMean, EqualMean, NoisyMean
+from fednag import Controller, FedAvg, FedNAG, FednagError, Vectors
+from fednag.aggregators import AdaptiveNoisyMean, EqualMean, NoisyMean, Secure
 from fednag.algorithms import ALGORITHMS, NbAFL
 from fednag.config import parse
 from fednag.controllers import Constant, Poisson
@@ -176,23 +176,13 @@ def test_local_noise_is_counted_per_participation() -> None:
     assert "nobody is trusted" in found.promise
 
 
-@dataclass(frozen=True)
-class Hiding(EqualMean):
-    hides = True
-
-
-@dataclass(frozen=True)
-class HidingBySize(Aggregator):
-    hides = True
-
-
 def test_honest_workers_share_the_noise_of_a_sum_that_alone_is_seen() -> None:
     uplink = Chain((Clip(1.0), Noise(5.0, honest=4)))
-    scheme = replace(noisy(), aggregator=Hiding(), uplink=uplink)
+    scheme = replace(noisy(), aggregator=Secure(equal=True), uplink=uplink)
     assert account(scheme).mechanism == Mechanism(5.0)
     assert "4 workers" in account(scheme).promise
     # Seen one by one, or in a sum of other weights, each upload has its own noise alone.
-    for other in (EqualMean(), HidingBySize()):
+    for other in (EqualMean(), Secure()):
         assert account(replace(scheme, aggregator=other)).mechanism == Mechanism(2.5)
     with pytest.raises(FednagError, match="there may be fewer"):
         account(scheme, setting(100, 3))
@@ -535,7 +525,7 @@ def test_samples_are_protected_with_every_method_or_it_is_refused(
 ) -> None:
     """What asks for whole gradients, or for two in a local iteration, is refused."""
     scheme = Scheme(ALGORITHMS[name](), gradient=GradientNoise(norm=0.4, noise_multiplier=0.7))
-    if name in ("mime", "mimelite", "adiana"):
+    if name in ("mime", "mimelite", "marina", "adiana", "stem", "fedglomo"):
         with pytest.raises(FednagError, match=r"privacy.unit: the method"):
             ends(blobs, scheme, tmp_path)
         return
@@ -600,7 +590,7 @@ def test_running_statistics_are_not_promised() -> None:
 
 def test_nbafl_claims_fifty_and_guarantees_a_million_and_a_half() -> None:
     """C 1, m 512, L 25, epsilon 50, delta 0.01: its noise over its sensitivity, and over 2 C."""
-    method = NbAFL(clip=1.0, epsilon=50.0, delta=0.01, exposures=25, samples=512)
+    method = NbAFL(norm=1.0, epsilon=50.0, delta=0.01, exposures=25, samples=512)
     assert method.sigma_up == pytest.approx(3.107 * 25 * 2 / (512 * 50), rel=1e-3)
     theirs = Mechanism(2 * method.sigma_up / (2 / 512)).epsilon(25, 0.01)
     assert theirs == pytest.approx(13.5, abs=0.1)
@@ -613,7 +603,7 @@ def test_nbafl_claims_fifty_and_guarantees_a_million_and_a_half() -> None:
 
 def test_nbafls_server_adds_noise_in_long_runs() -> None:
     assert NbAFL(rounds=25, exposures=25, workers=50).sigma_down == 0
-    long = NbAFL(rounds=300, exposures=25, workers=50, samples=100, epsilon=10.0, clip=2.0)
+    long = NbAFL(rounds=300, exposures=25, workers=50, samples=100, epsilon=10.0, norm=2.0)
     c = sqrt(2 * np.log(125))
     by_hand = 2 * c * 2 * sqrt(300**2 - 25**2 * 50) / (100 * 50 * 10)
     assert long.sigma_down == pytest.approx(by_hand)
@@ -623,7 +613,7 @@ def test_nbafls_server_adds_noise_in_long_runs() -> None:
 def test_nbafl_by_hand(blobs: Dataset) -> None:
     """A round: FedProx, clipped models with the keyed noise, their mean, the server's noise."""
     method = NbAFL(
-        lr=0.5, mu=0.3, clip=0.4, epsilon=20.0, samples=20, rounds=90, exposures=2, workers=4
+        lr=0.5, mu=0.3, norm=0.4, epsilon=20.0, samples=20, rounds=90, exposures=2, workers=4
     )
     scheme = Scheme(method, uplink=Chain(method.channel), aggregator=method.aggregator)
     plan = plan_of(blobs, scheme, tau=2, batch=0, iterations=2)

@@ -22,7 +22,7 @@ class NbAFL(FedProx):
     """FedProx whose models are clipped and noised by the workers, and noised by the server.
 
     Wei et al., "Federated Learning With Differential Privacy: Algorithms and Performance Analysis"
-    (2020), with C ``clip``, L ``exposures`` (how often a worker's model is seen), T ``rounds``, N
+    (2020), with C ``norm``, L ``exposures`` (how often a worker's model is seen), T ``rounds``, N
     ``workers``, m ``samples`` (of the smallest worker) and c = sqrt(2 ln(1.25 / delta))::
 
         worker   w_i <- w_i / max(1, ||w_i|| / C) + N(0, s_U^2),    s_U = 2 c C L / (m epsilon)
@@ -36,11 +36,11 @@ class NbAFL(FedProx):
     [privacy] accounts for 2 C, and calls that alone a guarantee; it is larger by orders.
 
     >>> from fednag.algorithms import NbAFL
-    >>> f"{NbAFL(clip=1.0, epsilon=50.0, delta=0.01, exposures=25, samples=512).sigma_up:.5f}"
+    >>> f"{NbAFL(norm=1.0, epsilon=50.0, delta=0.01, exposures=25, samples=512).sigma_up:.5f}"
     '0.00607'
     """
 
-    clip: Positive = 1.0
+    norm: Positive = 1.0
     epsilon: Positive = 50.0
     delta: Annotated[float, Gt(0), Lt(1)] = 0.01
     exposures: Count = 25
@@ -54,7 +54,7 @@ class NbAFL(FedProx):
 
     @property
     def sigma_up(self) -> float:
-        return 2 * self.c * self.clip * self.exposures / (self.samples * self.epsilon)
+        return 2 * self.c * self.norm * self.exposures / (self.samples * self.epsilon)
 
     @property
     def sigma_down(self) -> float:
@@ -62,7 +62,7 @@ class NbAFL(FedProx):
         if L * sqrt(N) >= T:
             return 0.0
         root = sqrt(T**2 - L**2 * N)
-        return 2 * self.c * self.clip * root / (self.samples * N * self.epsilon)
+        return 2 * self.c * self.norm * root / (self.samples * N * self.epsilon)
 
     @property
     def channel(self) -> tuple[Noise, ...]:
@@ -74,7 +74,7 @@ class NbAFL(FedProx):
 
     @property
     def bound(self) -> float:
-        return self.clip
+        return self.norm
 
     @property
     def claimed(self) -> float:
@@ -84,4 +84,4 @@ class NbAFL(FedProx):
         self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
     ) -> tuple[Vectors, Vectors]:
         length = local.w.norm(dim=-1, keepdim=True)
-        return Vectors(w=local.w / (length / self.clip).clamp_min(1.0)), mine
+        return Vectors(w=local.w / (length / self.norm).clamp_min(1.0)), mine

@@ -307,7 +307,7 @@ def _numbers(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
 
     found: dict[str, Any] = {}
     required = []
-    for field in fields(cls):
+    for field in sorted(fields(cls), key=lambda field: bool(field.kw_only)):  # options last
         default = field.default
         if default is MISSING and field.default_factory is not MISSING:
             default = field.default_factory()

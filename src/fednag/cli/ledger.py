@@ -126,7 +126,8 @@ def show(
 
     from fednag.runs.ledger import rounds_of
 
-    found = _verified(_folder(run))
+    folder = _folder(run)
+    found = _verified(folder)
     if found.fault:
         raise found.fault.error()
     rounds = rounds_of(found.entries)
@@ -135,7 +136,7 @@ def show(
         raise FednagError("--round", about, given=round_)
     chosen = [e for n, own in rounds.items() if round_ in (None, n) for e in own]
     if json:
-        print_json(chosen)
+        print_json({"run": str(folder.path), "entries": chosen})
         return
     names = ("entry", "round", "worker", "status", "sent", "up", "samples", "steps", "signed")
     table = Table(*names)

@@ -167,12 +167,12 @@ class Experiment(Section):
     def own_names(self) -> list[str]:
         """The parts of the user's own that it names."""
         named = [self.algorithm.get("name"), self.model.name, self.model.loss]
-        named += [*(self.evaluation.metrics or ()), self.ledger.anchor, *kinds_of(self)]
+        named += [*(self.evaluation.metrics or ()), *kinds_of(self)]
         return [str(name) for name in named if is_own(name)]
 
     def carried_to(self, folder: Path) -> str:
         """The content of its file in ``folder``, its own files copied there beside it."""
-        files = carried(self.own_names)
+        files = carried([*self.own_names, self.ledger.anchor])
         files.write(folder)
         tables = renamed(tomllib.loads(self.toml()), lambda name: files.names.get(name, name))
         if self.own:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from fednag.aggregators import AGGREGATORS, Mean
+from fednag.aggregators import AGGREGATORS, Mean, Secure
 from fednag.config.messages import nearest
 from fednag.config.own import build_part, checker
 from fednag.config.sections import CUSTOM, is_own
@@ -86,14 +86,22 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
             f"{experiment.controller['kind']} goes by who answers first, and there is no clock",
             "name a fleet, e.g. clock.fleet = 'paper-edge'",
         )
-    if controller.needs_clock and len(algorithm.stages) > 1:
+    if controller.needs_clock and not algorithm.rounds_alike:
         raise FednagError(
             "controller.kind",
             f"{experiment.controller['kind']} does not wait for all workers, and "
-            f"{type(algorithm).__name__} has rounds of several exchanges",
+            f"{type(algorithm).__name__} has rounds of several exchanges or of different kinds",
             "use another method or controller",
         )
     uplink, downlink = Chain((*algorithm.channel, *made["uplink"])), Chain(tuple(made["downlink"]))
+    if isinstance(aggregator, Secure):
+        if experiment.clock.fleet is not None:
+            raise FednagError(
+                "clock.fleet",
+                "a clock does not time the four steps of the aggregator secure",
+                "leave it out, or use another aggregator",
+            )
+        aggregator.check_parts(algorithm, uplink, controller)
     return Scheme(algorithm, controller, uplink, downlink, aggregator, schedules, gradient)
 
 

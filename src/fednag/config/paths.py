@@ -48,7 +48,9 @@ def renamed(raw: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, A
     def kind_of(given: Any) -> Any:
         if isinstance(given, list | tuple):
             return [kind_of(each) for each in given]
-        return {**given, "kind": change(given["kind"])} if "kind" in given else given
+        if isinstance(given, dict) and "kind" in given:
+            return {**given, "kind": change(given["kind"])}
+        return given
 
     result = dict(raw)
     for section, key in PARTS:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from fednag.core.vectors import Vector, Vectors
 
@@ -26,6 +26,7 @@ BUFFERS = "buffers"
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Decay = Annotated[float, Ge(0), Lt(1)]
+Share = Annotated[float, Gt(0), Le(1)]
 
 
 class WorkerData(Protocol):
@@ -71,7 +72,8 @@ class Algorithm(ABC):
     Subclasses are ``@dataclass(frozen=True)``. Only ``step`` must be written; the defaults of the
     rest are FedAvg's: the worker starts from what it was sent, returns what is named in ``up``,
     keeps nothing, and the server takes the mean, weighted by data size, as its new state. Rules
-    return new vectors, never change the ones they are given, and draw no random numbers.
+    return new vectors, never change the ones they are given, and draw no random numbers, ``draw``
+    excepted.
 
     >>> from dataclasses import dataclass
     >>> import torch
@@ -96,6 +98,9 @@ class Algorithm(ABC):
     that n workers may be stacked as (n, d). Otherwise they are computed one by one, as (1, d)."""
     pooled: ClassVar[bool] = False
     """A centralised baseline: one worker holds all the data and nothing travels."""
+    whole: ClassVar[bool] = False
+    """Uploads go without the transforms that compress. A property, where it depends on a number
+    that is drawn."""
 
     @property
     def stages(self) -> tuple[Algorithm, ...]:
@@ -121,6 +126,15 @@ class Algorithm(ABC):
     def channel(self) -> tuple[Any, ...]:
         """Transforms of every upload that are the method's own; the experiment's come after."""
         return ()
+
+    @property
+    def rounds_alike(self) -> bool:
+        """Answers of different rounds mean the same, so that late ones can be used."""
+        return len(self.stages) == 1 and type(self).draw is Algorithm.draw
+
+    def draw(self, seed: int, number: int) -> dict[str, float]:
+        """Those of its numbers that are drawn in round ``number``, such as a coin; by keys."""
+        return {}
 
     def init(self, w: Vector) -> Vectors:
         """The server's state before the first round."""

@@ -106,11 +106,12 @@ class Loop:
             order, draft.control = scheme.controller.next(
                 draft.control, draft.news, free, stage, setting
             )
-            if order.need is not None and len(stages) > 1:
+            if order.need is not None and not (len(stages) == 1 and stage.rounds_alike):
                 raise FednagError(
                     "controller.kind",
                     f"{type(scheme.controller).__name__} does not wait for all workers, and "
-                    f"{type(scheme.algorithm).__name__} has rounds of several exchanges",
+                    f"{type(scheme.algorithm).__name__} has rounds of several exchanges "
+                    "or of different kinds",
                     "use another method or controller",
                 )
             if order.need is not None and order.need > len(setting.sizes):
@@ -123,6 +124,8 @@ class Loop:
             numbers = {} if stage.asks else {**scheduled, **order.numbers}
             lost = set(draft.lost)
             asked = self._asked(draft, order, place, numbers)
+            if drawn := asked.rules.draw(setting.seed, asked.round):
+                asked = replace(asked, numbers={**numbers, **drawn})
             taken = self._closed(draft, order, asked)
             lost = draft.lost - lost
             if self.ledger and lost:
@@ -234,8 +237,9 @@ class Loop:
             told=answers.told,
             missed=tuple(sorted(draft.missed)),
         )
-        rules = replace(asked.stage, **asked.numbers) if asked.numbers else asked.stage  # type: ignore[type-var]
-        updated = server_round(rules, server.without(BUFFERS), mean.without(BUFFERS), draft.news)
+        updated = server_round(
+            asked.rules, server.without(BUFFERS), mean.without(BUFFERS), draft.news
+        )
         # Buffers are averaged as they are, whatever the method does with the weights.
         held = mean if BUFFERS in mean else server
         draft.server = updated.but(**{BUFFERS: held[BUFFERS]}) if BUFFERS in held else updated

@@ -265,12 +265,8 @@ def secretly(scheme: Scheme) -> Scheme:
 
 def draws_again(scheme: Scheme, remote: bool) -> bool:
     """Whether its noise is what it was when it is played again; on real machines it is secret."""
-    parts: tuple[Any, ...] = (
-        *scheme.uplink.parts,
-        *scheme.downlink.parts,
-        scheme.aggregator,
-        scheme.gradient,
-    )
+    parts: list[Any] = [*scheme.uplink.parts, *scheme.downlink.parts]
+    parts += [scheme.aggregator, scheme.gradient]
     return not any(remote or part.secret for part in parts if hasattr(part, "secret"))
 
 

@@ -17,8 +17,10 @@ from fednag.config import CUSTOM, Experiment, build_algorithm, participants
 from fednag.config.own import own_loss, own_metrics, own_model
 from fednag.config.parts import scheme_of
 from fednag.config.sections import Data, Evaluation, Split, Stop, is_own
-from fednag.core.algorithm import BUFFERS, Algorithm
+from fednag.core.algorithm import BUFFERS, Algorithm, lengths
 from fednag.core.keys import Draws
+from fednag.core.loop import Scheme
+from fednag.core.vectors import Vectors
 from fednag.data import partition, tables
 from fednag.data import sets as data
 from fednag.data.dataset import Dataset, is_for_numbers, is_integer
@@ -95,6 +97,7 @@ class Builder:
         sizes = [len(mine) for mine in owned]
         draws = Draws(experiment.seed, sizes, training.batch)
         scheme = scheme_of(experiment, algorithm, self.parts.given)
+        check_links(scheme, problem)
         # Methods that are compared share the choice.
         choice = self._once(
             [
@@ -456,6 +459,19 @@ def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[st
     deadline = inf if section.deadline is None or plan.algorithm.pooled else section.deadline
     plan = replace(plan, clock=clock, deadline=deadline)
     return experiment.model_copy(update={"clock": update}), plan, notes
+
+
+def check_links(scheme: Scheme, problem: Problem) -> None:
+    """Try the transforms of uplink and downlink on vectors as long as those that will travel."""
+    server = first_state(scheme.algorithm, problem)
+    for stage in scheme.stages:
+        with_buffers = BUFFERS in server
+        sizes = lengths(scheme.algorithm, stage, problem.initial)
+        if with_buffers and not stage.asks:
+            sizes[BUFFERS] = len(server[BUFFERS])
+        up = Vectors(**{n: problem.initial.new_zeros(size) for n, size in sizes.items()})
+        scheme.uplink.check(up, "uplink", len(scheme.algorithm.channel))
+        scheme.downlink.check(server.pick([*stage.down, *[BUFFERS] * with_buffers]), "downlink")
 
 
 def private(experiment: Experiment, plan: Plan) -> Plan:

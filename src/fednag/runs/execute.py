@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fednag.aggregators import Secure
 from fednag.config import Experiment
 from fednag.config.keys import Key
 from fednag.config.own import own_anchor
@@ -294,7 +295,9 @@ class Execution:
         last = records[-1] if records else None
         if last and last.refusals:
             whose = _whose({worker for record in records for worker in record.refused})
-            why = "they were not finite" if self.trainer is None else "see silos.jsonl"
+            beyond = isinstance(self.plan.scheme.aggregator, Secure)
+            why = "they were not finite" + ", or beyond aggregator.range" * beyond
+            why = why if self.trainer is None else "see silos.jsonl"
             self.notes.append(f"{last.refusals} updates of {whose} were refused: {why}")
         if last and last.misses:
             whose = _whose({worker for record in records for worker in record.missed})

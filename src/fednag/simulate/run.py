@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from fednag.aggregators import Secure
 from fednag.core.algorithm import BUFFERS, Algorithm
 from fednag.core.controller import Setting
 from fednag.core.ending import Ending
@@ -26,6 +27,7 @@ from fednag.problems.metrics import Better, Metric, as_good, improves
 from fednag.problems.problem import Problem
 from fednag.simulate.engine import Engine, first_state
 from fednag.simulate.evaluator import Evaluator, Measures
+from fednag.simulate.secured import Secured
 
 MOST_NAMED = 100  # workers refused or missed in a record; all are counted
 BLOWN_UP = 100  # a loss this many times the first one does not come back to anything useful
@@ -75,7 +77,7 @@ class Plan:
     threads: int = 1
     deadline: float = inf  # seconds
     ledger: bool = False  # whether rounds have entries for one
-    clock: Callable[[Engine], Executor] | None = None
+    clock: Callable[[Executor], Executor] | None = None
     """Puts an executor on a clock; without one, everyone answers at once."""
     privacy: Accountant | None = None
     releasing: Callable[[int], None] | None = None
@@ -128,7 +130,10 @@ class Local:
         self.engine = Engine(
             plan.problem, plan.scheme, plan.owned, draws, chunk=plan.chunk, threads=plan.threads
         )
-        self.executor: Executor = plan.clock(self.engine) if plan.clock else self.engine
+        executor: Executor = self.engine
+        if isinstance(plan.scheme.aggregator, Secure):
+            executor = Secured(self.engine, plan.scheme.aggregator)
+        self.executor = plan.clock(executor) if plan.clock else executor
         self.evaluator = Evaluator(
             self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker, plan.metrics
         )
