@@ -180,6 +180,13 @@ class Row:
     down: int  # bytes one worker gets in a round
     up: int
 
+    def missed(self, verb: str) -> str:
+        """Who did not reach the target, and the best that was; empty if all did."""
+        if self.seconds is not None:
+            return ""
+        who = f"{self.reached} of {self.runs} runs {verb} it" if self.reached else "never"
+        return who + ("" if self.best is None else f"; best {self.best:.4g}")
+
     def less_than(self, rival: Row) -> float | None:
         """The part of the rival's time that is saved; negative where it is faster."""
         if self.seconds is None or not rival.seconds:

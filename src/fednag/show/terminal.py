@@ -182,7 +182,7 @@ def paths(
     """What was written; ``whose`` says of folders that look alike which run each holds."""
     console.print("wrote", style="bold")
     for path in written:
-        run = f" ({whose[path]})" if whose and path in whose else ""
+        run = f" ({whose[path]})" if whose and whose.get(path) else ""
         console.print(f"  {path}{run}", soft_wrap=True, highlight=False)
 
 
