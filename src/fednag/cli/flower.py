@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -213,13 +214,12 @@ def _report(path: Path, json: bool) -> None:
     from fednag.runs.statistics import ranked
     from fednag.runs.view import RunView
     from fednag.show.charts import curves_chart, save
-    from fednag.show.tables import as_data
     from fednag.show.terminal import ranking
 
     view = RunView.read(RunFolder(path))
     rows = ranked([view])
     made = save(curves_chart([view]), path / "curves")
-    document = {"rows": [as_data(row) for row in rows], "notes": view.notes}
+    document = {"rows": [asdict(row) for row in rows], "notes": view.notes}
     answer(json, document, ranking(rows, "result"), runs={path: ""}, files=made)
 
 

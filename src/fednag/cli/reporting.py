@@ -32,7 +32,6 @@ def show(
     from fednag.runs.statistics import ranked
     from fednag.runs.targets import given_target, settled
     from fednag.show.document import caveats
-    from fednag.show.tables import as_data
     from fednag.show.terminal import ranking
 
     asked = given_target(target, loss)
@@ -48,7 +47,7 @@ def show(
         rows, origins = ranked(kept, asked), {}
         said += caveats(kept)
         title = f"{len(rows)} methods in {len(kept)} runs, best first, by final accuracy"
-    plain = [as_data(row) for row in rows]
+    plain = [asdict(row) for row in rows]
     if each:
         plain = [
             {"folder": row.label, **data}

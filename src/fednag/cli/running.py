@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,6 @@ def report(
     from fednag.runs.statistics import ranked
     from fednag.show.charts import PICTURES, curves_chart, save
     from fednag.show.document import document, write_page
-    from fednag.show.tables import as_data
     from fednag.show.terminal import ranking
 
     more = f", or all runs by repeating the command{again}" if len(labels) > 1 else ""
@@ -94,7 +94,7 @@ def report(
 
     answer(
         telling.json,
-        {"rows": [as_data(row) for row in rows]},
+        {"rows": [asdict(row) for row in rows]},
         ranking(rows, "best first, by final accuracy" if len(runs) > 1 else "result"),
         notes=[*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)],
         runs=folders if several else dict.fromkeys(folders, ""),
