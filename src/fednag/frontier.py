@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fednag.api import Started, run_all
-from fednag.clock.runs import Timed, replay_runs, timed_run
+from fednag.clock.runs import Timed, replay_runs, timed_by_label, timed_run
 from fednag.config import Experiment, method_of, methods, parse
 from fednag.config.messages import cut, nearest
 from fednag.config.own import build_part, placed_name
@@ -18,12 +18,11 @@ from fednag.core.transform import Transform
 from fednag.devices.fleet import Fleet, load_fleet
 from fednag.devices.times import duration
 from fednag.errors import FednagError, within
-from fednag.problems.metrics import ALWAYS, METRICS
 from fednag.results import Run
 from fednag.runs.frontier import Cell, Times, amount, cells
 from fednag.runs.interrupts import Watch
 from fednag.runs.labels import by_label
-from fednag.runs.targets import Target, read_target, settled
+from fednag.runs.targets import Target, measuring, read_target, settled
 from fednag.transforms import TRANSFORMS
 
 __all__ = ["Candidate", "Frontier", "candidates", "frontier", "read_uplink"]
@@ -135,19 +134,12 @@ def frontier(
             [second for one in group for second in one.times_to(asked)],
             [float(played.ends[-1]) for one in group for played in one.replays],
         )
-        for label, group in _by_label(timed).items()
+        for label, group in timed_by_label(timed).items()
     }
     names = {each.label: (each.method, each.uplink) for each in listed}
     found = cells(views, asked, times)
     assert list(by_label(views)) == list(names)
     return Frontier(asked, where, found, names, runs, timed)
-
-
-def _by_label(timed: Sequence[Timed]) -> dict[str, list[Timed]]:
-    found: dict[str, list[Timed]] = {}
-    for one in timed:
-        found.setdefault(one.run.label, []).append(one)
-    return found
 
 
 def candidates(
@@ -167,7 +159,7 @@ def candidates(
     >>> [each.label for each in found]
     ['fednag none', 'fednag sign', 'fedavg none', 'fedavg sign']
     """
-    raw = _measured(experiment, target)
+    raw = measuring(target, experiment)
     chains = _chains(uplinks)
     found = []
     for method, table in methods(raw, list(algorithms), source):
@@ -182,24 +174,6 @@ def candidates(
                 parsed = parse({**table, "uplink": tables, "seed": seed}, source)
                 found.append(Candidate(f"{method} {uplink}", method, uplink, parsed))
     return found
-
-
-def _measured(raw: Mapping[str, Any], target: Target) -> dict[str, Any]:
-    """The experiment, in which the target's measure is taken: known before hours of training."""
-    table = raw.get("evaluation", {})
-    listed = table.get("metrics", []) if isinstance(table, Mapping) else []
-    names = list(listed) if isinstance(listed, list | tuple) else []
-    known = [*ALWAYS, *(str(name).rpartition(":")[2] for name in names)]
-    if target.measure in known:
-        return dict(raw)
-    if target.measure not in METRICS:
-        raise FednagError(
-            "--target",
-            f"no such measure{nearest(target.measure, [*known, *METRICS])}",
-            f"there are {', '.join(dict.fromkeys([*known, *METRICS]))}",
-            given=f"{target.measure}={target.value:g}",
-        )
-    return {**raw, "evaluation": {**table, "metrics": [*names, target.measure]}}
 
 
 def _chains(uplinks: Sequence[str]) -> dict[str, list[dict[str, Any]]]:

@@ -121,9 +121,10 @@ def _replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list
 
 def read_runs(runs: list[Path]) -> tuple[list[RunView], list[str]]:
     from fednag.runs.folder import find_runs
-    from fednag.runs.view import read_views
+    from fednag.runs.view import RunView, read_all
 
-    views, failed = read_views(find_runs(runs))
+    found, failed = read_all(find_runs(runs), RunView.read)
+    views = [view for view in found if view.records]
     if not views:
         unless(failed)
         raise FednagError(runs[0], "its runs have no records yet", "wait for the first round")

@@ -79,18 +79,25 @@ def time_replay(
 
     Example: fednag time runs/digits --fleet paper-edge --target 0.9
     """
-    from fednag.clock.runs import common_target, replay_runs, times_to_target, where_time_goes
+    from fednag.clock.runs import (
+        common_target,
+        read_run,
+        replay_runs,
+        times_to_target,
+        where_time_goes,
+    )
     from fednag.devices.fleet import load_fleet
     from fednag.runs.folder import find_runs
     from fednag.runs.labels import distinguished
     from fednag.runs.targets import given_target, settled
+    from fednag.runs.view import read_all
 
     where = load_fleet(fleet, checked_sampling(sampling))
     asked = given_target(target, loss)
     if flops is not None and not 0 < flops < float("inf"):
         raise FednagError("--flops", remedy="give a number above 0", given=f"{flops:g}")
-    failed: list[str] = []
-    found, said = distinguished(_read(find_runs(runs), flops, failed))
+    read, failed = read_all(find_runs(runs), lambda folder: read_run(folder, flops))
+    found, said = distinguished(read)
     if not found:
         unless(failed)
     asked = settled(asked, found)
@@ -132,18 +139,6 @@ def checked_sampling(text: str) -> str | None:
             given=text,
         )
     return text or None
-
-
-def _read(folders: list[Any], flops: float | None, failed: list[str]) -> list[TimedRun]:
-    from fednag.clock.runs import read_run
-
-    found = []
-    for folder in folders:
-        try:
-            found.append(read_run(folder, flops))
-        except FednagError as error:
-            failed.append(str(error))
-    return found
 
 
 def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:

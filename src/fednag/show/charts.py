@@ -16,6 +16,7 @@ import altair as alt
 from fednag.core.files import os_errors, write_atomically
 from fednag.core.record import Record
 from fednag.runs.frontier import Cell
+from fednag.runs.labels import grouped
 from fednag.runs.statistics import aligned, average
 from fednag.runs.targets import Target
 from fednag.runs.view import RunView
@@ -219,9 +220,7 @@ def _shares(rows: Sequence[dict[str, Any]]) -> Any:
     for row in rows:
         sums[row["method"], row["device"]] += row["seconds"]
     longest = max(sums.values()) or 1.0
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["method"], []).append(row)
+    groups = grouped(rows, lambda row: str(row["method"]))
     panels = []
     for number, (method, own) in enumerate(groups.items(), 1):
         last = number == len(groups)
