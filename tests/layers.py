@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("results",),
     ("arguments",),
     ("api",),
-    ("planning", "frontier", "paper"),
+    ("planning", "frontier", "decide", "paper"),
     ("cli",),
     ("__main__", "__init__"),
 )

@@ -318,11 +318,20 @@ GIVEN_BY = {
     },
     "fednag.planning": {"Advice": "plan", "Point": "plan"},
     "fednag.frontier": {"Candidate": "candidates", "Frontier": "frontier"},
+    "fednag.decide": {"Decision": "decide", "Pair": "decide"},
 }
 
 
 @pytest.mark.parametrize(
-    "home", ["fednag", "fednag.clock", "fednag.theory", "fednag.planning", "fednag.frontier"]
+    "home",
+    [
+        "fednag",
+        "fednag.clock",
+        "fednag.theory",
+        "fednag.planning",
+        "fednag.frontier",
+        "fednag.decide",
+    ],
 )
 def test_all_that_is_public_has_an_example(home: str) -> None:
     module = importlib.import_module(home)

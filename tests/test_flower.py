@@ -28,11 +28,11 @@ from fednag.core.executor import Answers, Exchange
 from fednag.core.keys import Draws
 from fednag.flower import protocol
 from fednag.flower.inprocess import InProcessGrid
-from fednag.flower.ledger import read
 from fednag.flower.protocol import ARRAYS
 from fednag.flower.server import plan_of
 from fednag.flower.settings import read_run_config
 from fednag.flower.silo import Silo
+from fednag.flower.silo_log import read
 from fednag.runs.outcome import Outcome
 from fednag.simulate.run import Local, simulate
 from flower_kit import (
@@ -48,6 +48,7 @@ from flower_kit import (
     vector_of,
     weights,
 )
+from refusals import refused
 
 FEDERATED = [name for name, cls in ALGORITHMS.items() if not cls.pooled]
 MADE: dict[str, Silo] = {}
@@ -696,7 +697,7 @@ def test_other_versions_may_be_allowed(tmp_path: Path) -> None:
 
 def test_too_few_silos_is_a_sentence(tmp_path: Path) -> None:
     config = config_of(tmp_path)
-    with pytest.raises(FednagError, match=r"flower.join: 1 of 3 silos came"):
+    with refused("flower.join", "1 of 3 silos came"):
         play(config, grid_of(config, [0]))
 
 

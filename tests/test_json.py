@@ -156,12 +156,14 @@ def in_process(silos: int, *_: object) -> Iterator[Any]:
     from flower_kit import grid_of, play
 
     class Running:
-        def submit(self, tables: Mapping[str, Any], tell: Callable[[str], None]) -> None:
+        def submit(self, tables: Mapping[str, Any], tell: Callable[[str], None]) -> Path:
             config = flat(tables)
             said: list[str] = []
-            play(config, grid_of(config, range(silos)), said)
+            run = play(config, grid_of(config, range(silos)), said)
             for line in said:
                 tell(line)
+            assert run.folder
+            return run.folder
 
     yield Running()
 
@@ -290,8 +292,9 @@ def test_one_run_that_cannot_be_read_is_named_beside_the_others(fednag: Caller) 
         result = fednag(words[0], "damaged", *words[1:], "--json")
         assert result.code == 2, words
         (failed,) = result.document["failed"]
-        assert str(file) in failed
-        assert str(file) in result.err
+        assert failed["source"] == str(file)
+        assert failed["remedy"] == "restore the file"
+        assert failed["sentence"] in result.err
         assert "rows" in result.document or "methods" in result.document
 
 

@@ -92,6 +92,8 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "clock.fleet": (None, "phones"),
     "clock.deadline": (None, 2.0),
     "clock.digest": (None, "abc"),
+    "ledger.kind": ("auto", "chain"),
+    "ledger.anchor": (None, "mine.py:publish"),
     "model.loss": (None, "mse"),
     "uplink": ((), ({"kind": "float16"},)),
     "downlink": ((), ({"kind": "float16"},)),
@@ -124,7 +126,10 @@ METHODS: dict[str, dict[str, float]] = {
     "csgd": {"lr": 0.01},
     "cnag": {"lr": 0.01, "momentum": 0.9},
 }
-NO_NUMBERS = {"name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds"}
+NO_NUMBERS = {
+    *("name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds"),
+    *("ledger.kind", "ledger.anchor"),
+}
 AFTER_FIRST = {
     *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),

@@ -15,7 +15,6 @@ import pytest
 from fednag import cli
 from fednag.core.ending import Ending
 from fednag.core.record import Record
-from fednag.errors import FednagError
 from fednag.runs.folder import RunFolder
 from fednag.runs.labels import distinguished
 from fednag.runs.statistics import ranked
@@ -24,6 +23,7 @@ from fednag.runs.view import RunView
 from fednag.show.document import caveats, document, html, sentence
 from fednag.show.spec import thinned, tracks_of
 from fednag.show.tables import to_target
+from refusals import refused
 
 
 def records(*accuracies: float | None) -> list[Record]:
@@ -57,7 +57,7 @@ def test_the_common_target_is_what_all_reached() -> None:
     assert common_target(stopping) == Target("accuracy", 0.8)
     no_accuracy = [[replace(r, accuracy=None) for r in records(0.1, a)] for a in (0.2, 0.7)]
     assert common_target([RunView("a", 0, r) for r in no_accuracy]) == Target("loss", 1.81)
-    with pytest.raises(FednagError, match="not both"):
+    with refused("--target, --loss"):
         given_target(0.5, 0.5)
 
 

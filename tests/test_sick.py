@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fednag
-from fednag import FedAvg, FedNAG, FednagError
+from fednag import FedAvg, FedNAG
 from fednag.algorithms import ALGORITHMS
 from fednag.algorithms.compressed import GradientMethod
 from fednag.config import parse
@@ -19,6 +19,7 @@ from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.runs.build import Builder, Parts
 from fednag.simulate.run import simulate
+from refusals import refused
 
 SIZES = (30, 20, 10)
 
@@ -172,7 +173,7 @@ def test_numbers_that_are_none_are_refused_before_training(value: float, part: s
     parts = {"x": x, "test_x": x[:5].clone()}
     parts[part][3, 1] = value
     data = Dataset("own", parts["x"], y, parts["test_x"], y[:5], 2)
-    with pytest.raises(FednagError, match=r"data: .* not finite in row 3; mend it"):
+    with refused("data", "not finite in row 3"):
         fednag.run(FedNAG(), data=data, model=nn.Linear(4, 2), iterations=4)
 
 
@@ -182,28 +183,15 @@ def test_labels_out_of_range_are_refused_before_training(label: int) -> None:
     y = y.clone()
     y[7] = label
     data = Dataset("own", x, y, x[:0], y[:0], 2)
-    with pytest.raises(FednagError, match=r"data: y has a label .* 0 to 1 in row 7"):
+    with refused("data", "0 to 1 in row 7"):
         fednag.run(FedNAG(), data=data, model=nn.Linear(4, 2), iterations=4)
 
 
 def test_a_model_with_too_few_outputs_is_refused_before_training() -> None:
     x, y, _ = healthy()
     y[-1] = 4
-    with pytest.raises(FednagError, match=r"gives 2 scores a sample.* labels up to 4; give it 5"):
+    with refused("model", "labels up to 4; give it 5"):
         fednag.run(FedNAG(), data=(x, y), model=nn.Linear(4, 2), iterations=4)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"workers": 61}, "split.workers: 61 is more than the 60 samples"),
-        ({"workers": 10**9}, "split.workers"),
-    ],
-)
-def test_more_workers_than_samples_are_refused(options: dict[str, Any], sentence: str) -> None:
-    x, y, _ = healthy()
-    with pytest.raises(FednagError, match=sentence):
-        fednag.run(FedNAG(), data=(x, y), model=nn.Linear(4, 2), iterations=4, **options)
 
 
 @pytest.mark.parametrize("momentum", [1.0, 1.5, 10.0])

@@ -105,8 +105,7 @@ def test_what_is_not_over_is_running_or_interrupted(tmp_path: Path) -> None:
     folder.config_file.write_text("name = ")
     views, (failed,) = read_all([folder], RunView.read)
     assert views == []
-    assert failed.startswith(f"{folder.config_file}: cannot be read (")
-    assert failed.endswith("; restore it")
+    assert (failed.source, failed.remedy) == (str(folder.config_file), "restore it")
 
 
 def test_an_older_run_is_resumed_with_its_ending(tmp_path: Path) -> None:

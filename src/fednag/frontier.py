@@ -22,7 +22,7 @@ from fednag.results import Run
 from fednag.runs.frontier import Cell, Times, amount, cells
 from fednag.runs.interrupts import Watch
 from fednag.runs.labels import by_label
-from fednag.runs.targets import Target, measuring, read_target, settled
+from fednag.runs.targets import Target, read_target, settled, with_measure
 from fednag.transforms import TRANSFORMS
 
 __all__ = ["Candidate", "Frontier", "candidates", "frontier", "read_uplink"]
@@ -159,7 +159,7 @@ def candidates(
     >>> [each.label for each in found]
     ['fednag none', 'fednag sign', 'fedavg none', 'fedavg sign']
     """
-    raw = measuring(target, experiment)
+    raw = with_measure(experiment, target.measure, "--target", f"{target.measure}={target.value:g}")
     chains = _chains(uplinks)
     found = []
     for method, table in methods(raw, list(algorithms), source):

@@ -19,7 +19,7 @@ from fednag.devices.times import duration
 from fednag.errors import FednagError
 from fednag.runs.folder import RunFolder
 from fednag.runs.interrupts import Watch
-from fednag.runs.targets import Target, measuring, read_target
+from fednag.runs.targets import Target, read_target, with_measure
 
 __all__ = ["Advice", "Point", "advise", "candidates", "plan"]
 
@@ -200,7 +200,9 @@ def candidates(
     ['fednag tau=5', 'fednag tau=20']
     """
     target = target if isinstance(target, Target) else read_target(target)
-    raw = measuring(target, {k: table for k, table in experiment.items() if k != "algorithms"})
+    tables = {key: table for key, table in experiment.items() if key != "algorithms"}
+    given = f"{target.measure}={target.value:g}"
+    raw = with_measure(tables, target.measure, "--target", given)
     stop: dict[str, Any] = {"stop.metrics": {target.measure: target.value}}
     if target.measure in ("accuracy", "loss"):
         stop = {f"stop.{target.measure}": target.value}

@@ -11,8 +11,10 @@ import typer
 
 from fednag.cli.common import answer, blaming, given_seeds, listed, set_fields, table
 from fednag.cli.data import data_app
+from fednag.cli.deciding import decide
 from fednag.cli.flower import flower_app
 from fednag.cli.frontier import frontier
+from fednag.cli.ledger import ledger_app
 from fednag.cli.live import watch
 from fednag.cli.options import Algorithms, Json, Making, Runs, Seeds, Telling, grouped
 from fednag.cli.paper import paper_app
@@ -41,6 +43,7 @@ app.add_typer(data_app, name="data", rich_help_panel=KNOW)
 app.add_typer(time_app, name="time", rich_help_panel=THINK)
 app.add_typer(theory_app, name="theory", rich_help_panel=THINK)
 app.add_typer(paper_app, name="paper", rich_help_panel=THINK)
+app.add_typer(ledger_app, name="ledger", rich_help_panel=SEE)
 
 DEMO: dict[str, Any] = {
     "name": "digits",
@@ -174,7 +177,7 @@ def resume_runs(*, runs: Runs, telling: Telling) -> None:
     from fednag.runs.folder import find_runs
 
     folders = find_runs(runs)
-    failed: list[str] = []
+    failed: list[FednagError] = []
     report(
         [folder.path.name for folder in folders],
         lambda started, watch: resume_all(folders, started, watch, failed),
@@ -186,6 +189,7 @@ def resume_runs(*, runs: Runs, telling: Telling) -> None:
 
 
 app.command(rich_help_panel=TRAIN)(frontier)
+app.command(rich_help_panel=TRAIN)(decide)
 app.command(rich_help_panel=SEE)(watch)
 app.command(rich_help_panel=SEE)(show)
 app.command(name="report", rich_help_panel=SEE)(report_page)

@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fednag.core.files import os_errors
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -21,12 +22,8 @@ if TYPE_CHECKING:
 
 def output(path: Path, option: str = "--out") -> Path:
     """The folder to write to, made if need be: known to be usable before any work is done."""
-    try:
+    with os_errors(option, "cannot be made", "choose another folder", given=path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FednagError(
-            option, f"cannot be made ({error.strerror})", "choose another folder", given=path
-        ) from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise FednagError(option, "cannot be written to", "choose another folder", given=path)
     return path
@@ -69,7 +66,9 @@ def json_text(content: Any, indent: int = 1) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same for JSON, which has no infinity."""
+    """The same for JSON, which has no infinity; an error as its fields."""
+    if isinstance(value, FednagError):
+        return value.to_dict()
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -84,7 +83,7 @@ def answer(
     notes: Sequence[str] | None = None,
     runs: Mapping[Path, str] | None = None,
     files: Sequence[Path] | Callable[[], Sequence[Path]] | None = None,
-    failed: Sequence[str] | None = None,
+    failed: Sequence[FednagError] | None = None,
 ) -> None:
     """What a command found: one JSON document; or texts and tables, notes, and what was written.
 
@@ -134,18 +133,17 @@ def table(
 
 def write_report(path: Path, content: Any) -> Path:
     """Write a document as JSON, for programs."""
-    from fednag.core.files import os_errors, write_atomically
+    from fednag.core.files import write_atomically
 
-    with os_errors(f"{path}: cannot be written", "use --out"):
+    with os_errors(path, "cannot be written", "use --out"):
         write_atomically(path, json_text(content) + "\n")
     return path
 
 
-def unless(failed: Sequence[str]) -> None:
+def unless(failed: Sequence[FednagError]) -> None:
     """Raise what went wrong with some of several runs, if anything did."""
     if failed:
-        more = f" (and {len(failed) - 1} more like that)" if len(failed) > 1 else ""
-        raise FednagError(failed[0] + more)
+        raise failed[0].and_more(len(failed) - 1, " like that")
 
 
 def set_fields(given: Sequence[str]) -> dict[str, Any]:

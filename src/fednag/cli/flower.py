@@ -104,30 +104,24 @@ def up(
     own = {"out": str(usable(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
     tables = _tables(experiment, silos, set_, own, bool(data))
     deployment = read_run_config(flat(tables))
-    nodes = _nodes(deployment.silos, data, out)
+    nodes = [] if simulation else _nodes(deployment.silos, data, out)
     terminal = beside(json)
     kind = "encrypted, with keys" if tls else "not encrypted; loopback only"
     kind = "simulated by Ray" if simulation else kind
-    written: list[Path] = []
 
     def tell(line: str) -> None:
         if not quiet:
             terminal.print(line, soft_wrap=True, highlight=False)
-        if line.startswith("writing "):
-            written.append(Path(line.removeprefix("writing ")))
-        elif "; wrote " in line:  # all that is said of a run that was over before
-            written.append(Path(line.rpartition("; wrote ")[2]))
 
     tell(f"starting a SuperLink and {deployment.silos} SuperNodes ({kind})")
     try:
         with _signals(), federation(deployment.silos, tls, nodes, simulation) as running:
-            running.submit(tables, tell)
+            folder = running.submit(tables, tell)
     except _Stopped as stopped:
         print("fednag: interrupted, all processes ended; go on with --resume", file=sys.stderr)
         sys.exit(128 + stopped.number)
-    if written:
-        _report(written[-1], json)
-        _forget(written[-1], nodes)
+    _report(folder, json)
+    _forget(folder, nodes)
 
 
 @flower_app.command()
@@ -199,10 +193,16 @@ def _tables(
 
 
 def _nodes(silos: int, data: str, out: Path) -> list[dict[str, Any]]:
+    from fednag.flower.signing import make_key
+
     found = []
     for silo in range(silos):
         memory = (out / ".silos" / f"silo-{silo}").resolve()
-        config: dict[str, Any] = {"memory-folder": str(memory)}
+        key = memory.with_name(f"silo-{silo}.key")
+        if not key.exists():
+            memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_key(key)
+        config: dict[str, Any] = {"memory-folder": str(memory), "ledger-key": str(key)}
         if data:
             config["data-folder"] = str(Path(data.replace("{silo}", str(silo))).resolve())
         found.append(config)

@@ -113,7 +113,7 @@ def paper_run(
     _known(running.scale)
     chosen = pick(read_figures(running.experiments), figure)
     if why := missing(chosen, running.scale):
-        raise FednagError(why)
+        raise why
     _run([chosen], running, telling)
 
 
@@ -132,8 +132,8 @@ def paper_all(*, running: Running, telling: Telling) -> None:
     absent = {f.name: why for f in figures if (why := missing(f, running.scale))}
     there = [figure for figure in figures if figure.name not in absent]
     if not there:
-        raise FednagError(next(iter(absent.values())))
-    _run(there, running, telling, list(absent.values()))
+        raise next(iter(absent.values()))
+    _run(there, running, telling, [str(why) for why in absent.values()])
 
 
 @paper_app.command("verdict")

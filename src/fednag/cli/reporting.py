@@ -119,7 +119,7 @@ def _replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list
     return clocked, [time_table(title, [asdict(p) for p in where_time_goes(timed, where)])]
 
 
-def read_runs(runs: list[Path]) -> tuple[list[RunView], list[str]]:
+def read_runs(runs: list[Path]) -> tuple[list[RunView], list[FednagError]]:
     from fednag.runs.folder import find_runs
     from fednag.runs.view import RunView, read_all
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fednag.api import Started
     from fednag.config import Experiment
     from fednag.core.algorithm import Algorithm
+    from fednag.errors import FednagError
     from fednag.results import Run
     from fednag.runs.interrupts import Watch
 
@@ -68,7 +69,7 @@ def report(
     chart: str | None,
     remarks: Sequence[str] = (),
     again: str = " with --resume",
-    failed: Sequence[str] = (),
+    failed: Sequence[FednagError] = (),
 ) -> None:
     """Do the work with progress, then a table, a chart and a page of what came of it."""
     from fednag.runs.statistics import ranked

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 # What decides no number; a fleet is known by its digest, not by its name.
-IDLE: Any = {"name": True, "checkpoint": True, "engine": {"threads"}, "clock": {"fleet"}}
+IDLE: Any = {
+    "name": True,
+    "checkpoint": True,
+    "ledger": True,
+    "engine": {"threads"},
+    "clock": {"fleet"},
+}
 
 # The fields and the methods' numbers of version 0.1.0, whose keys had no format. Runs of that time
 # are known by them, so these lists never grow.

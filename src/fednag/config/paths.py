@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ PARTS = (
     ("model", "name"),
     ("model", "loss"),
     ("evaluation", "metrics"),
+    ("ledger", "anchor"),
 )
 
 
@@ -35,33 +36,39 @@ def placed(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]
 
 def with_code(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
     """``raw`` with absolute paths to parts of the user's own, ``my_file.py:Name``."""
+    result = renamed(raw, lambda name: placed_name(name, folder))
+    if isinstance(digests := result.get("own"), Mapping):
+        result["own"] = {placed_name(f"{k}:_", folder)[:-2]: v for k, v in digests.items()}
+    return result
+
+
+def renamed(raw: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """``raw`` with the names of parts changed, wherever they stand."""
+
+    def kind_of(given: Any) -> Any:
+        if isinstance(given, list | tuple):
+            return [kind_of(each) for each in given]
+        return {**given, "kind": change(given["kind"])} if "kind" in given else given
+
     result = dict(raw)
     for section, key in PARTS:
         table = result.get(section)
         given = table.get(key) if isinstance(table, dict) else None
         if isinstance(given, list | tuple):
-            result[section] = {**result[section], key: [placed_name(g, folder) for g in given]}
+            result[section] = {**result[section], key: [change(name) for name in given]}
         elif given is not None:
-            result[section] = {**result[section], key: placed_name(given, folder)}
+            result[section] = {**result[section], key: change(given)}
     for section, given in result.items():
         if section in ("aggregator", "controller", "uplink", "downlink", "schedule"):
-            result[section] = _with_code(given, folder)
+            result[section] = kind_of(given)
     if isinstance(listed := result.get("algorithms"), list):
         result["algorithms"] = [
-            {**entry, "name": placed_name(entry["name"], folder)}
+            {**entry, "name": change(entry["name"])}
             if isinstance(entry, dict) and "name" in entry
-            else placed_name(entry, folder)
+            else change(entry)
             for entry in listed
         ]
     return result
-
-
-def _with_code(given: Any, folder: Path | None) -> Any:
-    if isinstance(given, list | tuple):
-        return [_with_code(each, folder) for each in given]
-    if isinstance(given, dict) and "kind" in given:
-        return {**given, "kind": placed_name(given["kind"], folder)}
-    return given
 
 
 def _place(given: str, folder: Path | None, fleet: bool) -> str:

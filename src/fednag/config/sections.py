@@ -126,6 +126,13 @@ class Clock(Section):
     digest: str | None = None  # of the fleet, filled in when a run begins
 
 
+class Ledger(Section):
+    """Whether a run keeps a ledger of what travelled, and who is told of its head."""
+
+    kind: Literal["auto", "none", "chain"] = "auto"  # auto: on real machines
+    anchor: str | None = Field(None, min_length=1)  # a function of the user's own
+
+
 OF_FILES = ("path", "target", "owner", "test_path", "test_share", "task")
 
 # Options that mean something only for one choice of another: given elsewhere, they are a mistake.

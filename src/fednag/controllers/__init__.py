@@ -2,16 +2,32 @@
 
 from fednag.controllers.buffered import Buffered
 from fednag.controllers.constant import Constant, StepsByWorker
-from fednag.controllers.schedules import Cosine
+from fednag.controllers.schedules import Cosine, Inverse, Rising, Steps
+from fednag.controllers.trust import Trust
 from fednag.core.controller import Controller, Schedule
 
 CONTROLLERS: dict[str, type[Controller]] = {
     "constant": Constant,
     "steps-by-worker": StepsByWorker,
     "buffered": Buffered,
+    "trust": Trust,
 }
 SCHEDULES: dict[str, type[Schedule]] = {
     "cosine": Cosine,
+    "steps": Steps,
+    "inverse": Inverse,
+    "warm-up": Rising,
 }
 
-__all__ = ["CONTROLLERS", "SCHEDULES", "Buffered", "Constant", "Cosine", "StepsByWorker"]
+__all__ = [
+    "CONTROLLERS",
+    "SCHEDULES",
+    "Buffered",
+    "Constant",
+    "Cosine",
+    "Inverse",
+    "Rising",
+    "Steps",
+    "StepsByWorker",
+    "Trust",
+]

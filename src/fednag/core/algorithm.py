@@ -60,6 +60,9 @@ class News:
     told: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Numbers a controller had workers report."""
     missed: tuple[int, ...] = ()
+    """Who did not answer in this round."""
+    refused: tuple[int, ...] = ()
+    """Whose updates could not be used."""
 
 
 class Algorithm(ABC):

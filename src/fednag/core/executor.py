@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class Exchange:
     staleness: int = 0
     as_differences: bool = False  # points come up as differences from what was sent
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
+    receipts: bool = False  # answers are to say what travelled
 
     def among(self, chosen: NDArray[np.bool_] | slice) -> Exchange:
         """The same for some of its workers."""
@@ -45,6 +47,15 @@ class Exchange:
             steps=self.steps[chosen],
             starts=self.starts[chosen],
         )
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a worker sent in an exchange."""
+
+    up: str | None  # the digest of its upload as it travelled; None without one
+    samples: int
+    signature: str | None = None  # its own, where it has a key
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +75,7 @@ class Answers:
     missed: tuple[int, ...] = ()  # who did not answer
     down: int = 0  # bytes
     up: int = 0
+    receipts: Mapping[int, Receipt] = field(default_factory=dict)  # if the exchange asks for them
 
 
 class Executor:
@@ -71,6 +83,8 @@ class Executor:
 
     held: int
     """Samples of all workers."""
+    keys: Mapping[int, str] = MappingProxyType({})
+    """The public keys of workers who sign what they send."""
     counts_downloads: bool = False
     """Its answers say how many bytes went down; otherwise everyone reached is sent all of it."""
 

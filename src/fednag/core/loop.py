@@ -19,10 +19,11 @@ from fednag.core.algorithm import BUFFERS, Algorithm, News, server_round
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
+from fednag.core.ledger import round_entry, upload_entries
 from fednag.core.record import RoundFacts
 from fednag.core.state import Flight, State
 from fednag.core.transform import Chain
-from fednag.core.vectors import Vectors
+from fednag.core.vectors import Vectors, digest
 from fednag.errors import FednagError
 
 SERVER = -1  # whose residue a downlink's is
@@ -61,10 +62,13 @@ class Scheme:
 
 
 class Loop:
-    """Takes a state from one round to the next."""
+    """Takes a state from one round to the next; with ``ledger``, it says what travelled."""
 
-    def __init__(self, scheme: Scheme, setting: Setting, executor: Executor) -> None:
+    def __init__(
+        self, scheme: Scheme, setting: Setting, executor: Executor, ledger: bool = False
+    ) -> None:
         self.scheme, self.setting, self.executor = scheme, setting, executor
+        self.ledger = ledger
 
     def advance(self, state: State) -> State:
         """One round: its exchanges, one after the other, and the server's rules."""
@@ -105,8 +109,12 @@ class Loop:
                     "lower its need",
                 )
             numbers = {} if stage.asks else {**scheduled, **order.numbers}
+            lost = set(draft.lost)
             asked = self._asked(draft, order, place, numbers)
             taken = self._closed(draft, order, asked)
+            lost = draft.lost - lost
+            if self.ledger and lost:
+                draft.entries += upload_entries(asked, lost)
             if not taken or not (yield from self._updated(draft, asked, taken)):
                 break
         return self._next(state, draft)
@@ -140,6 +148,7 @@ class Loop:
             starts=state.starts[workers],
             as_differences=not scheme.exact or order.need is not None,
             wire=wire,
+            receipts=self.ledger,
         )
 
     def _sent(self, draft: _Draft, place: int) -> tuple[Vectors, Vectors | None]:
@@ -165,6 +174,9 @@ class Loop:
         scheme, server = self.scheme, draft.server
         answers = yield from self._answers(draft, taken)
         draft.take(answers, taken)
+        if self.ledger:
+            for part in taken:
+                draft.entries += upload_entries(asked, answers.missed, part, answers)
         if answers.total is None:
             draft.usable = False
             return False
@@ -175,6 +187,8 @@ class Loop:
         if asked.as_differences:
             sent = asked.sent
             mean = mean.map_named(lambda name, v: v + server[name] if name in sent else v)
+        if self.ledger:
+            draft.aggregates.append(digest(mean))
         counts = [len(part.workers) for part in taken]
         done = [
             answers.steps.get(worker, steps)
@@ -263,6 +277,7 @@ class Loop:
             missed=a.missed + b.missed,
             down=a.down + b.down,
             up=a.up + b.up,
+            receipts={**a.receipts, **b.receipts},
         )
 
     def _next(self, state: State, draft: _Draft) -> State:
@@ -281,7 +296,13 @@ class Loop:
             residues=draft.residues,
             control=draft.control,
             flying=draft.flying,
-            news=replace(draft.news, round=state.round + 1, iteration=iteration),
+            news=replace(
+                draft.news,
+                round=state.round + 1,
+                iteration=iteration,
+                missed=tuple(sorted(missed)),
+                refused=tuple(sorted(refused)),
+            ),
             starts=draft.starts,
             round=state.round + 1,
             iteration=iteration,
@@ -294,6 +315,7 @@ class Loop:
             misses=state.misses + len(missed),
             missed=tuple(sorted({*(() if told else state.missed), *missed})),
             rounds=(*(() if told else state.rounds), *draft.facts(setting, self.scheme.exact)),
+            entries=draft.sealed(server) if self.ledger else (),
             record=None,
             diverged=not draft.usable or not _finite(server),
         )
@@ -319,6 +341,8 @@ class _Draft:
         self.refused: set[int] = set()
         self.answered = 0  # workers, in the last stage
         self.ordered: tuple[Indexes, Indexes] | None = None  # who was to train, how many steps
+        self.entries: list[dict[str, Any]] = []  # for a ledger
+        self.aggregates: list[str] = []  # of each exchange, their digests
 
     def lose(self, workers: Indexes) -> None:
         self.lost |= {int(worker) for worker in workers}
@@ -337,6 +361,11 @@ class _Draft:
                 part = part.among(~np.isin(part.workers, answers.missed))
             self.starts[part.workers] += part.steps
             self.answered += len(part.workers)
+
+    def sealed(self, server: Vectors) -> tuple[dict[str, Any], ...]:
+        """The entries of this round, workers of a stage in order."""
+        entries = sorted(self.entries, key=lambda entry: (entry["stage"], entry["worker"]))
+        return (*entries, round_entry(self.state.round + 1, self.aggregates, server))
 
     def facts(self, setting: Setting, exact: bool) -> tuple[RoundFacts, ...]:
         """What a record says of this round; nothing if it is a plain one."""
@@ -358,6 +387,7 @@ def _landed(flight: Flight, asked: Exchange) -> Exchange:
     return Exchange(
         asked.stage, asked.place, flight.numbers, flight.round, flight.sent, one,
         np.array([flight.steps]), np.array([flight.start]), asked.round - flight.round, True,
+        receipts=asked.receipts,
     )  # fmt: skip
 
 

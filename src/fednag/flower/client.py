@@ -25,8 +25,10 @@ from fednag.flower.protocol import (
     versions,
 )
 from fednag.flower.settings import Deployment, read_run_config
+from fednag.flower.signing import Signer
 from fednag.flower.silo import Silo
 from fednag.flower.silo_memory import Memory
+from fednag.runs.ledger import statement
 
 Handler = Callable[[Message, Context], Message]
 
@@ -54,9 +56,11 @@ def hello(given: Message, context: Context, about: dict[str, Any]) -> Message:
     """Who this is; refused unless both sides have the same configuration and versions."""
     deployment = _agreed(about, context)
     silo = Silo(deployment, context.node_config)
+    signer = Signer.of(context.node_config)
     return answer(
         given,
         {
+            **({"key": signer.public} if signer else {}),
             "protocol": PROTOCOL,
             "digest": deployment.digest,
             "silo": silo.number,
@@ -91,7 +95,14 @@ def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
         memory.keep(number, kept)
     told = {f"{protocol.TOLD}{name}": float(rows[0]) for name, rows in found.told.items()}
     said = {"seconds": round(seconds, 4), "steps": steps, "memory_lost": int(lost), **told}
-    return answer(given, label, pack(found.wires[0] if found.wires else found.up), said)
+    back = pack(found.wires[0] if found.wires else found.up)
+    signer = Signer.of(context.node_config)
+    if signer and silo.experiment.ledger.kind == "chain":
+        digests = {"sent": protocol.digest(protocol.arrays(given)), "up": protocol.digest(back)}
+        entry = {**digests, "worker": silo.number, "samples": silo.samples}
+        entry |= {"round": number, "stage": place, "steps": steps}
+        label["signature"] = signer.sign(statement(str(about.get("token")), entry))
+    return answer(given, label, back, said)
 
 
 @app.evaluate()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,12 @@ from flwr.serverapp import Grid
 
 from fednag.core.aggregator import including
 from fednag.core.algorithm import BUFFERS, lengths
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Receipt, Residues
 from fednag.core.keys import UPLINK, Draws, Indexes
 from fednag.core.state import State
-from fednag.core.vectors import Vectors
+from fednag.core.vectors import Vectors, digest
 from fednag.errors import FednagError
 from fednag.flower import protocol
-from fednag.flower.ledger import Ledger, entry
 from fednag.flower.membership import PAUSE, Membership
 from fednag.flower.protocol import (
     EVALUATE,
@@ -39,7 +39,10 @@ from fednag.flower.protocol import (
     versions,
 )
 from fednag.flower.settings import Deployment
+from fednag.flower.signing import is_signed
+from fednag.flower.silo_log import SiloLog, entry
 from fednag.flower.silo_memory import accepted
+from fednag.runs.ledger import statement
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
 
@@ -69,13 +72,15 @@ class Fleet(Executor):
         deployment: Deployment,
         plan: Plan,
         token: str,
-        ledger: Ledger,
+        log: SiloLog,
         tell: Callable[[str], None] = print,
+        keys: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.grid, self.deployment, self.plan = grid, deployment, plan
-        self.token, self.ledger, self.tell = token, ledger, tell
+        self.token, self.log, self.tell = token, log, tell
         known = {} if deployment.private else {i: len(o) for i, o in enumerate(plan.owned)}
-        self.membership = Membership(grid, deployment, known, tell)
+        self.membership = Membership(grid, deployment, known, tell, keys)
+        self.keys = self.membership.keys
         self._here: Local | None = None
         if deployment.evaluates_here:
             sizes = [len(o) for o in plan.owned]
@@ -240,8 +245,12 @@ class Fleet(Executor):
         memories: dict[int, Vectors] = {}
         told: dict[int, dict[str, float]] = {}
         refused = dict(answers.refused)
+        receipts: dict[int, Receipt] = {}
+        sent = digest(asked.sent if asked.wire is None else asked.wire) if asked.receipts else ""
         for silo, reply in answers.good.items():
             try:
+                if asked.receipts:
+                    receipts[silo] = self._receipt(silo, reply, asked, sent)
                 key = self.plan.seed, UPLINK, asked.round, silo, asked.place
                 up = protocol.decoded(uplink, protocol.arrays(reply), like, *key)
                 for name, vector in up.items():
@@ -260,6 +269,8 @@ class Fleet(Executor):
             if not asked.stage.asks:
                 # It tells a silo which of its memories is meant: the one of the last round used.
                 memories[silo] = Vectors(accepted=torch.tensor([asked.round]))
+        for silo in refused:
+            receipts.setdefault(silo, Receipt(None, self.membership.samples.get(silo, 0)))
         answers = replace(answers, refused=refused)
         phase = "ask" if asked.stage.asks else "train"
         self._report(answers, phase, asked.round, len(told))
@@ -274,7 +285,22 @@ class Fleet(Executor):
             missed=answers.missed,
             down=answers.down,
             up=answers.up,
+            receipts=receipts if asked.receipts else {},
         )
+
+    def _receipt(self, silo: int, reply: Message, asked: Exchange, sent: str) -> Receipt:
+        """What a silo sent, signed if it has a key; a refusal if the signature is not its own."""
+        up = protocol.digest(protocol.arrays(reply))
+        key, signature = self.keys.get(silo), protocol.about(reply).get("signature")
+        samples = self.membership.samples[silo]
+        if key is None:
+            return Receipt(up, samples)
+        steps = int(asked.steps[asked.workers == silo][0])
+        entry = {"worker": silo, "round": asked.round, "stage": asked.place, "sent": sent, "up": up}
+        content = statement(self.token, {**entry, "samples": samples, "steps": steps})
+        if not isinstance(signature, str) or not is_signed(key, content, signature):
+            raise Refusal("it is not signed with the key it registered with")
+        return Receipt(up, samples, signature)
 
     def _measured(self, answers: Replies, number: int) -> Measures:
         """The silos' losses and accuracies as those of all their data together.
@@ -334,7 +360,7 @@ class Fleet(Executor):
                 samples = self.membership.samples[silo]
                 said = protocol.metrics(answers.good[silo])
                 lines.append(entry(silo, phase, "ok", node=node, samples=samples, metrics=said))
-        self.ledger.write(number, lines)
+        self.log.write(number, lines)
         asked = len({*answers.good, *answers.refused, *answers.missed})
         diverged = not usable and all(why.not_finite for why in answers.refused.values())
         if usable >= self._quorum(asked) or (diverged and not answers.missed):

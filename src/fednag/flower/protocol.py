@@ -22,7 +22,7 @@ from flwr.common.constant import ErrorCode
 from fednag.core.algorithm import Algorithm
 from fednag.core.keys import generator
 from fednag.core.transform import Chain
-from fednag.core.vectors import Vector, Vectors
+from fednag.core.vectors import Vector, Vectors, digest_of_bytes
 from fednag.errors import FednagError
 
 PROTOCOL = 2
@@ -147,6 +147,11 @@ def layout(lengths: Mapping[str, int], dtype: torch.dtype) -> Vectors:
 def nbytes(record: ArrayRecord) -> int:
     """Bytes of the vectors in a record."""
     return sum(len(array.data) for array in record.values())
+
+
+def digest(record: ArrayRecord) -> str:
+    """That of the vectors in a record, as ``fednag.core.vectors.digest`` gives it."""
+    return digest_of_bytes((name, array.dtype, array.data) for name, array in record.items())
 
 
 def message(

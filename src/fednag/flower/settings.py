@@ -28,7 +28,6 @@ from fednag.config import (
     value,
 )
 from fednag.config.messages import explain
-from fednag.config.own import placed_name
 from fednag.config.parts import LISTED, scheme_of
 from fednag.config.paths import with_code
 from fednag.config.sections import Section
@@ -201,14 +200,12 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
     home = getattr(sys.modules.get(PACKAGE), "__file__", None)
     folder = Path(home).parent if home else None
     raw = with_code(raw, folder)
-    if "own" in raw:
-        raw["own"] = {placed_name(f"{k}:_", folder)[:-2]: v for k, v in raw["own"].items()}
     data, table = raw.get("data", {}), raw.get("algorithm", {})
     if data.get("name") == SILOS:
         raw["data"] = {**data, "name": CUSTOM}
     name = table.get("name", DEFAULT)
     # Numbers of other methods may stand beside it, so that one key changes the method.
-    ((_, chosen),) = methods({**raw, "algorithm": table}, [name])
+    ((_, chosen),) = methods({**raw, "algorithm": table}, [name], SOURCE)
     if rounds is not None:
         training = chosen.get("training", {})
         if type(rounds) is not int or rounds < 1:
@@ -216,6 +213,8 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
         tau = training.get("tau", Experiment().training.tau)
         if type(tau) is int:
             chosen["training"] = {**training, "iterations": rounds * tau}
+    if chosen.get("ledger", {}).get("kind", "auto") == "auto":
+        chosen["ledger"] = {**chosen.get("ledger", {}), "kind": "chain"}
     # Each silo is alone on its machine, and every round is saved.
     chosen["engine"] = {**chosen.get("engine", {}), "chunk": 1}
     chosen["checkpoint"] = {"rounds": 1, "seconds": 0.0}

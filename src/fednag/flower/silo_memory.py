@@ -18,9 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from fednag.core.executor import Memories
-from fednag.core.files import write_atomically
+from fednag.core.files import os_errors, write_atomically
 from fednag.core.vectors import Vectors
-from fednag.errors import FednagError
 from fednag.flower.protocol import Refusal, pack, unpack
 
 KEPT = 3  # rounds: the server may go back to the one before its last
@@ -62,18 +61,13 @@ class Memory:
             del self.state[f"{PREFIX}{old}"]
         if self.folder is None:
             return
-        try:
+        unkept = "the silo's memory cannot be kept there"
+        with os_errors(self.folder, unkept, "give another memory-folder"):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             content = save({name: vector.cpu().contiguous() for name, vector in kept.items()})
             write_atomically(self.folder / f"{number:09}.safetensors", content)
             for path in sorted(self.folder.glob("*.safetensors"))[:-KEPT]:
                 path.unlink()
-        except OSError as error:
-            raise FednagError(
-                self.folder,
-                f"the silo's memory cannot be kept there ({error.strerror})",
-                "give another memory-folder",
-            ) from error
 
     def _on_disk(self, number: int) -> Vectors | None:
         if self.folder is None:

@@ -72,7 +72,7 @@ class Builder:
             )
         algorithm = algorithm or build_algorithm(experiment.algorithm)
         device = resolve_device(experiment.engine.device)
-        dataset = self._dataset(experiment)
+        dataset = self.dataset(experiment)
         measured = fitting(
             metrics_of(experiment.evaluation, self.parts.metrics),
             dataset.classes is not None,
@@ -154,13 +154,14 @@ class Builder:
             metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
+            ledger=experiment.ledger.kind == "chain",
         )
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)
             notes += remarks
         return resolved, plan, [*dataset.notes, *deal.notes, *notes, *warnings(experiment, dataset)]
 
-    def _dataset(self, experiment: Experiment) -> Dataset:
+    def dataset(self, experiment: Experiment) -> Dataset:
         if self.parts.dataset is not None:
             return self.parts.dataset
         parts = ["data", experiment.data, experiment.seed, experiment.model.loss]

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ SINCE: dict[str, Any] = {
     "flying": (),
     "news": {},
 }
-TOLD = ("share", "steps", "staleness", "seconds", "round", "iteration", "missed")
+TOLD = ("share", "steps", "staleness", "seconds", "round", "iteration", "missed", "refused")
 
 
 class UnusableError(Exception):
@@ -93,6 +94,7 @@ def write(
     owner: str,
     versions: Mapping[str, str],
     plain: Plain = (None, None, None),
+    ledger: Mapping[str, Any] | None = None,
 ) -> None:
     """Save the state after ``records`` records, then drop all but the newest checkpoints."""
     tensors = {f"server.{name}": vector for name, vector in state.server.items()}
@@ -117,6 +119,7 @@ def write(
         for flight in state.flying
     ]
     about["plain"] = plain
+    about["ledger"] = ledger  # its head
     about["evaluated"] = state.record is not None
     about["records"] = asdict(folder.mark(records))
     if state.best is not None:
@@ -142,6 +145,15 @@ def remove(folder: RunFolder) -> None:
         file.unlink()
     if folder.checkpoints.is_dir() and not any(folder.checkpoints.iterdir()):
         folder.checkpoints.rmdir()
+
+
+def ledger_heads(folder: RunFolder) -> list[object]:
+    """What the checkpoints know of the run's ledger; those that cannot be read know nothing."""
+    found: list[object] = []
+    for file in _files(folder):
+        with suppress(OSError, UnusableError):
+            found.append(_table(_header(file)["fednag"]).get("ledger"))
+    return found
 
 
 def newest(folder: RunFolder, plan: Plan, owner: str) -> tuple[Checkpoint | None, dict[Path, str]]:
@@ -207,15 +219,9 @@ def load_model(module: nn.Module, path: Path, digest: object) -> nn.Module:
 
 def _read(file: Path, folder: RunFolder, plan: Plan, owner: str) -> Checkpoint:
     try:
-        content = file.read_bytes()
-        with safe_open(file, framework="pt") as opened:
-            header = opened.metadata() or {}
+        content, header = file.read_bytes(), _header(file)
     except OSError as error:
         raise UnusableError(f"it cannot be read ({error.strerror})") from error
-    except SafetensorError as error:
-        raise UnusableError("it is damaged or cut short") from error
-    if "fednag" not in header:
-        raise UnusableError("it is not a checkpoint of fednag")
     text = header["fednag"]
     about = _table(text)
     written = about.get("format")
@@ -251,7 +257,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         worker, place, own = name.split(".", 2)
         residues.setdefault((int(worker), int(place)), {})[own] = vector
     news = {**about["news"], "told": {int(i): t for i, t in about["news"].get("told", {}).items()}}
-    for name in ("staleness", "missed"):
+    for name in ("staleness", "missed", "refused"):
         news[name] = tuple(news.get(name, ()))
     first = {"round": about["round"], "iteration": about["iteration"]}
     best = about["best"]
@@ -299,6 +305,18 @@ def _unstacked(rows: Vectors, written: int) -> dict[int, Vectors]:
         worker: named.map(lambda held, row=row: held[row].clone())  # type: ignore[misc]
         for row, worker in enumerate(workers)
     }
+
+
+def _header(file: Path) -> dict[str, str]:
+    """The texts in a checkpoint's header."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            texts: dict[str, str] = opened.metadata() or {}
+    except SafetensorError as error:
+        raise UnusableError("it is damaged or cut short") from error
+    if "fednag" not in texts:
+        raise UnusableError("it is not a checkpoint of fednag")
+    return texts
 
 
 def _table(text: str) -> dict[str, Any]:

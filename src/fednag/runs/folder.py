@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fednag.core.files import sync, write_atomically
+from fednag.core.files import os_errors, sync, write_atomically
 from fednag.core.record import MAY_BE_NONE, Record, RoundFacts
 from fednag.errors import BusyError, FednagError
 
@@ -63,7 +63,7 @@ class RunFolder:
     def create(cls, root: Path, name: str, label: str) -> RunFolder:
         """A new folder ``root/name/label``, or ``label-2`` and so on when that is taken."""
         parent = root / name
-        try:
+        with os_errors(parent, "cannot make a run folder there", "choose another with --out"):
             parent.mkdir(parents=True, exist_ok=True)
             for number in range(1, 100_000):
                 path = parent / (label if number == 1 else f"{label}-{number}")
@@ -72,12 +72,6 @@ class RunFolder:
                 except FileExistsError:
                     continue
                 return cls(path)
-        except OSError as error:
-            raise FednagError(
-                parent,
-                f"cannot make a run folder there ({error.strerror})",
-                "choose another with --out",
-            ) from error
         raise FednagError(parent, f"too many runs named {label}", "remove some")
 
     @classmethod
@@ -174,12 +168,8 @@ class RunFolder:
         """All records; a last line cut short by a crash is left out."""
         if not self.records_file.is_file():
             raise FednagError(self.path, "no records.jsonl there", "give the folder of a run")
-        try:
+        with os_errors(self.records_file, "cannot be read", "check its permissions"):
             text = self.records_file.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise FednagError(
-                self.records_file, f"cannot be read ({error.strerror})", "check its permissions"
-            ) from error
         lines = text.split("\n")[:-1]  # what follows the last line break was cut short
         return [self._parse(line, number) for number, line in enumerate(lines, 1)]
 

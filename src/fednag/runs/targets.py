@@ -90,22 +90,19 @@ def _checked(target: Target, option: str, given: str) -> Target:
     return target
 
 
-def measuring(target: Target, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment's tables, with the target's measure among the metrics; refused if unknown."""
+def with_measure(raw: Mapping[str, Any], measure: str, option: str, given: str) -> dict[str, Any]:
+    """An experiment's tables in which a measure is taken: known before hours of training."""
     table = raw.get("evaluation", {})
     listed = table.get("metrics", []) if isinstance(table, Mapping) else []
     names = list(listed) if isinstance(listed, list | tuple) else []
     known = [*ALWAYS, *(str(name).rpartition(":")[2] for name in names)]
-    if target.measure in known:
+    if measure in known:
         return dict(raw)
-    if target.measure not in METRICS:
-        raise FednagError(
-            "--target",
-            f"no such measure{nearest(target.measure, [*known, *METRICS])}",
-            f"there are {', '.join(dict.fromkeys([*known, *METRICS]))}",
-            given=f"{target.measure}={target.value:g}",
-        )
-    return {**raw, "evaluation": {**table, "metrics": [*names, target.measure]}}
+    if measure not in METRICS:
+        there = list(dict.fromkeys([*known, *METRICS]))
+        remedy = f"there are {', '.join(there)}"
+        raise FednagError(option, f"no such measure{nearest(measure, there)}", remedy, given=given)
+    return {**raw, "evaluation": {**table, "metrics": [*names, measure]}}
 
 
 def settled(target: Target | None, runs: Sequence[RunView]) -> Target | None:

@@ -146,14 +146,14 @@ class RunView:
 
 def read_all(
     folders: Iterable[RunFolder], read: Callable[[RunFolder], R]
-) -> tuple[list[R], list[str]]:
-    """(what ``read`` makes of each, a sentence for each that cannot be read)."""
-    found, failed = [], []
+) -> tuple[list[R], list[FednagError]]:
+    """(what ``read`` makes of each, an error for each that cannot be read)."""
+    found, failed = [], list[FednagError]()
     for folder in folders:
         try:
             found.append(read(folder))
         except FednagError as error:
-            failed.append(str(error))
+            failed.append(error)
     return found, failed
 
 

@@ -29,7 +29,7 @@ class Look:
     """What there is at one moment."""
 
     views: list[RunView]  # running ones first, then the newest
-    failed: list[str]  # a sentence for each that cannot be read
+    failed: list[FednagError]  # of those that cannot be read
     tag: str  # changes when anything does
 
     @property
@@ -42,10 +42,10 @@ class Follower:
     """Looks at a folder of runs."""
 
     root: Path
-    _known: dict[Path, tuple[Stamp, RunView | str]] = field(default_factory=dict)
+    _known: dict[Path, tuple[Stamp, RunView | FednagError]] = field(default_factory=dict)
 
     def look(self) -> Look:
-        known: dict[Path, tuple[Stamp, RunView | str]] = {}
+        known: dict[Path, tuple[Stamp, RunView | FednagError]] = {}
         for path in self._folders():
             stamp = _stamp(path)
             before = self._known.get(path)
@@ -59,11 +59,11 @@ class Follower:
         views.sort(key=lambda s: s.started, reverse=True)
         views.sort(key=lambda s: not s.running)
         state = [
-            (str(path), stamp, told if isinstance(told, str) else f"{told.running} {told.ended}")
+            (str(path), stamp, (told.running, told.ended) if isinstance(told, RunView) else told)
             for path, (stamp, told) in known.items()
         ]
         tag = hashlib.sha256(repr(sorted(state)).encode()).hexdigest()[:16]
-        return Look(views, [content for content in found if isinstance(content, str)], tag)
+        return Look(views, [content for content in found if isinstance(content, FednagError)], tag)
 
     def _folders(self) -> list[Path]:
         try:
@@ -86,18 +86,19 @@ def _stamp(path: Path) -> Stamp:
     return tuple(found)
 
 
-def _read(path: Path) -> RunView | str:
+def _read(path: Path) -> RunView | FednagError:
     try:
         return RunView.read(RunFolder(path))
     except FednagError as error:
-        return str(error)
+        return error
     except OSError as error:  # removed while it was being read
-        return f"{path}: cannot be read ({error.strerror or error}); check its permissions"
+        why = error.strerror or error
+        return FednagError(path, f"cannot be read ({why})", "check its permissions")
 
 
-def _still(content: RunView | str) -> RunView | str:
+def _still(content: RunView | FednagError) -> RunView | FednagError:
     """A run that was running may have been killed: nothing in its files says so."""
-    if isinstance(content, str) or not content.running or content.folder is None:
+    if isinstance(content, FednagError) or not content.running or content.folder is None:
         return content
     return replace(content, running=RunFolder(content.folder).is_being_written)
 
@@ -193,7 +194,7 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
     parts: list[RenderableType] = [table]
     if len(look.views) > most:
         parts.append(Text(f"… and {len(look.views) - most} more", style="dim"))
-    parts += [Text(sentence, style="red") for sentence in look.failed[:3]]
+    parts += [Text(str(error), style="red") for error in look.failed[:3]]
     return Group(*parts)
 
 

@@ -20,10 +20,10 @@ from fednag.compute.randomness import private_randomness
 from fednag.compute.threads import ThreadPool
 from fednag.core.aggregator import Total
 from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Receipt, Residues
 from fednag.core.keys import MODEL, UPLINK, Draws, Indexes, generator
 from fednag.core.loop import Scheme
-from fednag.core.vectors import Vector, Vectors
+from fednag.core.vectors import Vector, Vectors, digest
 from fednag.problems.problem import Problem
 from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, replaced, stacked
 
@@ -94,7 +94,7 @@ class Engine(Executor):
         parts = self._pool.ordered(
             lambda group: self._group(group, memories, residues), self._groups(asked)
         )
-        answers: dict[str, Any] = {"memories": {}, "residues": {}, "told": {}}
+        answers: dict[str, Any] = {"memories": {}, "residues": {}, "told": {}, "receipts": {}}
         total, size, up = None, 0, 0
         refused: list[int] = []
         for part in parts:
@@ -131,7 +131,20 @@ class Engine(Executor):
             },
             refused=tuple(int(worker) for worker in workers[~found.finite]),
             up=0 if self.scheme.algorithm.pooled else found.nbytes,
+            receipts=self._receipts(found) if asked.receipts else {},
         )
+
+    def _receipts(self, found: Uploads) -> dict[int, Receipt]:
+        """Of each worker: the digest of its upload as it travels, unless it is not finite."""
+        return {
+            worker: Receipt(
+                digest(found.wires[row] if found.wires else found.up.map(lambda v, row=row: v[row]))  # type: ignore[misc]
+                if found.finite[row]
+                else None,
+                int(self.draws.sizes[worker]),
+            )
+            for row, worker in enumerate(found.workers.tolist())
+        }
 
     def uploads(self, asked: Exchange, memories: Memories, residues: Residues) -> Uploads:
         """What stacked workers send, all of whom do the same number of steps."""

@@ -73,6 +73,7 @@ class Plan:
     chunk: int = 1
     threads: int = 1
     deadline: float = inf  # seconds
+    ledger: bool = False  # whether rounds have entries for one
     clock: Callable[[Engine], Executor] | None = None
     """Puts an executor on a clock; without one, everyone answers at once."""
 
@@ -170,22 +171,25 @@ def simulate(
             yield state
 
 
+def begun(plan: Plan) -> State:
+    """The state before the first round."""
+    return State(
+        first_state(plan.algorithm, plan.problem),
+        np.zeros(len(plan.owned), dtype=np.int64),
+        control=plan.scheme.controller.init(),
+    )
+
+
 class _Training:
     """Rounds, evaluations, the best model so far, when to stop."""
 
     def __init__(self, plan: Plan, trainer: Trainer, setting: Setting) -> None:
         self.plan, self.trainer = plan, trainer
-        self.loop = Loop(plan.scheme, setting, trainer.executor)
+        self.loop = Loop(plan.scheme, setting, trainer.executor, plan.ledger)
         self.began = time.monotonic()
 
     def start(self) -> State:
-        plan = self.plan
-        state = State(
-            first_state(plan.algorithm, plan.problem),
-            np.zeros(len(plan.owned), dtype=np.int64),
-            control=plan.scheme.controller.init(),
-        )
-        state = self._measure(state)
+        state = self._measure(begun(self.plan))
         if state.record is not None and state.record.loss is not None:
             state = replace(state, first_loss=state.record.loss)
         return self._ended(state)
