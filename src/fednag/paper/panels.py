@@ -15,13 +15,9 @@ from fednag.paper.figure import Figure, Series
 from fednag.paper.records import FigureRecords, Kept
 from fednag.runs.statistics import Spread, aligned, average
 from fednag.show.charts import banded, finished, styled
-from fednag.show.spec import COLOURS, DASHES
+from fednag.show.spec import COLOURS, DASHES, MEASURES
 
-TITLES = {
-    "loss": "global training loss",
-    "accuracy": "test accuracy",
-    "train_accuracy": "training accuracy",
-}
+TITLES = {**MEASURES, "train_accuracy": "training accuracy"}
 # The first line alone is whole: where lines coincide, it shows through the gaps of the others.
 MORE_DASHES = [[12, 4], [4, 4], [1, 3], [10, 2, 2, 2, 2, 2], [3, 6], [14, 3, 4, 3]]
 PALETTE = [*COLOURS, "#882255", "#6A3D9A"], [*DASHES, *MORE_DASHES]
