@@ -11,9 +11,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "fednag"
 # above its own, and from none beside it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("core",),
+    ("core", "secure"),
     ("transforms", "aggregators", "controllers"),
-    ("algorithms",),
+    ("algorithms", "privacy"),
     ("data",),
     ("compute",),
     ("problems",),

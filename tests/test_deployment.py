@@ -33,6 +33,7 @@ from fednag.flower.silo_log import read
 from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
 from fednag.runs.ledger import verify
+from fednag.transforms import TRANSFORMS
 from flower_kit import simulated
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
@@ -51,15 +52,42 @@ PARTS = {
 }
 
 
-def tables_of(out: Path, method: str, silos: int, **flower: Any) -> dict[str, Any]:
+# Uplinks that have, with the one above, every transform; two at a time, on FedNAG's two vectors.
+UPLINKS: list[list[dict[str, Any]]] = [
+    [
+        {"kind": "clip", "norm": 0.1},
+        {"kind": "drive", "vectors": ["w"]},
+        {"kind": "eden", "vectors": ["v"], "bits": 3},
+    ],
+    [
+        {"kind": "sign", "vectors": ["w"]},
+        {"kind": "randk", "vectors": ["v"], "share": 0.1},
+        {"kind": "bfloat16"},
+    ],
+    [
+        {"kind": "every", "vectors": ["v"], "rounds": 2},
+        {"kind": "lowrank", "vectors": ["w"], "rank": 1},
+        {"kind": "float16"},
+    ],
+]
+
+
+def tables_of(
+    out: Path,
+    method: str,
+    silos: int,
+    parts: dict[str, Any] = PARTS,
+    tau: int = 5,
+    **flower: Any,
+) -> dict[str, Any]:
     experiment = parse(
         {
-            **PARTS,
+            **parts,
             "name": method,
             "data": {"name": "digits"},
             "model": {"name": "logistic"},
             "split": {"kind": "sizes", "skew": 0.7, "workers": silos},
-            "training": {"tau": 5, "iterations": 10, "batch": 32},
+            "training": {"tau": tau, "iterations": 10, "batch": 32},
             "algorithm": {"name": method, "lr": 0.05},
         }
     )
@@ -102,6 +130,52 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     found = verify(RunFolder(path), is_signed)
     assert (found.fault, found.signed) == (None, 4)
     assert audit(RunFolder(path)).difference is None
+
+
+@pytest.mark.slow
+def test_every_transform_travels_between_real_processes(tmp_path: Path) -> None:
+    """One federation, a run an uplink: numbers and bytes are those of the simulator."""
+    kinds = {part["kind"] for uplink in (*UPLINKS, PARTS["uplink"]) for part in uplink}
+    assert {kind for kind, part in TRANSFORMS.items() if part.compresses} <= kinds
+    memories = [{"memory-folder": str(tmp_path / f"memory-{silo}")} for silo in range(2)]
+    with federation(2, node_configs=memories) as running:
+        for place, uplink in enumerate(UPLINKS):
+            said: list[str] = []
+            tau = 5 if uplink[0]["kind"] == "every" else 10  # it needs a second round
+            out = tmp_path / str(place)
+            tables = tables_of(out, "fednag", 2, {"uplink": uplink}, tau)
+            running.submit(tables, said.append)
+            (path,) = [Path(line.split()[1]) for line in said if line.startswith("writing ")]
+            assert_equals_the_simulator(path, tables, out / "simulated")
+
+
+@pytest.mark.slow
+def test_real_silos_add_up_under_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps a round between real processes, by silos that know each other: the simulator's
+    bits, and its bytes but for signatures."""
+    monkeypatch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.05")
+    keys = [tmp_path / f"silo-{silo}" for silo in range(3)]
+    for key in keys:
+        make_key(key)
+    nodes = [{"known-keys": str(tmp_path), "ledger-key": str(key)} for key in keys]
+    raw = {"data": {"name": "digits"}, "model": {"name": "logistic"}, "split": {"workers": 3}}
+    raw |= {"training": {"tau": 5, "iterations": 5, "batch": 32}, "name": "sums"}
+    experiment = parse({**raw, "aggregator": {"kind": "secure", "bits": 40}})
+    tables = run_config(experiment, {"out": str(tmp_path / "runs"), "deadline": 120.0})
+    said: list[str] = []
+    with federation(3, node_configs=nodes) as running:
+        running.submit(tables, said.append)
+        (path,) = [Path(line.split()[1]) for line in said if line.startswith("writing ")]
+        logs = [running.processes.log(f"silo-{n}").read_text() for n in range(3)]
+    twin = simulated(read_run_config(flat(tables)), tmp_path / "simulated")
+    assert twin.folder
+    mine, theirs = (load_file(f / "final.safetensors") for f in (path, twin.folder))
+    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
+    last, other = RunFolder(path).records()[-1], twin.records[-1]
+    signatures = 3 * 64, 3 * 3 * 64  # which the simulator does not count
+    assert last.bytes_up - other.bytes_up == signatures[0]
+    assert last.bytes_down - other.bytes_down == signatures[1]
+    assert all("Traceback" not in log for log in logs), logs
 
 
 def _start_strangers(running: Federation, place: Path) -> None:

@@ -263,7 +263,8 @@ def test_folder_holds_all_and_can_be_run_again(tmp_path: Path) -> None:
     assert all(torch.equal(state[k], v) for k, v in run.final.state_dict().items())
     config = tomllib.loads((run.folder / "config.toml").read_text())
     assert config["engine"]["chunk"] >= 1
-    assert config["algorithm"] == {"name": "fednag", "lr": 0.01, "momentum": 0.9}
+    numbers = {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0, "clip": 0.0}
+    assert config["algorithm"] == {"name": "fednag", **numbers}
     from fednag.api import run_all
     from fednag.config import parse
 
@@ -416,6 +417,12 @@ class Probing(FedNAG):
     probes = True
 
 
+@dataclass(frozen=True)
+class Drawing(FedNAG):
+    def draw(self, seed: int, number: int) -> dict[str, float]:
+        return {"coin": 1.0}
+
+
 class Undecorated(FedNAG):
     damping: float = 0.5
 
@@ -431,6 +438,7 @@ class Undecorated(FedNAG):
         (OldUpdate(), r"OldUpdate.update: takes share, which is news.share now"),
         (OldEnd(), r"OldEnd.end: takes full, which is data.gradient now"),
         (Probing(), r"Probing: probes and probed are no more; .* has stages"),
+        (Drawing(), r"Drawing.draw: gives coin, which is not one of its numbers"),
         (Undecorated(), r"Undecorated: damping is not .* put @dataclass\(frozen=True\) above"),
     ],
     ids=lambda value: type(value).__name__,

@@ -19,6 +19,7 @@ from fednag.devices.fleet import Fleet, load_fleet
 from fednag.devices.times import duration
 from fednag.errors import FednagError, within
 from fednag.results import Run
+from fednag.runs.build import Builder
 from fednag.runs.frontier import Cell, Times, amount, cells
 from fednag.runs.interrupts import Watch
 from fednag.runs.labels import by_label
@@ -119,6 +120,7 @@ def frontier(
     asked = target if isinstance(target, Target) else read_target(target)
     where = fleet if isinstance(fleet, Fleet) or fleet is None else load_fleet(fleet)
     listed = candidates(experiment, asked, algorithms, uplinks, seeds)
+    _check(listed)
     runs = run_all(
         [(each.label, each.experiment, None) for each in listed],
         out=None if out is None else Path(out),
@@ -140,6 +142,15 @@ def frontier(
     found = cells(views, asked, times)
     assert list(by_label(views)) == list(names)
     return Frontier(asked, where, found, names, runs, timed)
+
+
+def _check(listed: Sequence[Candidate]) -> None:
+    """Plan a run of every method and uplink: what is wrong is told before hours of training."""
+    builder = Builder()
+    for each in {each.label: each for each in reversed(listed)}.values():
+        engine = each.experiment.engine.model_copy(update={"chunk": 1})  # none is timed for this
+        with within(f"--uplinks {each.uplink}"):
+            builder.plan(each.experiment.model_copy(update={"engine": engine}))
 
 
 def candidates(

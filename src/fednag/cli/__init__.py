@@ -18,6 +18,7 @@ from fednag.cli.ledger import ledger_app
 from fednag.cli.live import watch
 from fednag.cli.options import Algorithms, Json, Making, Runs, Seeds, Telling, grouped
 from fednag.cli.paper import paper_app
+from fednag.cli.privacy import privacy_app
 from fednag.cli.reporting import export_app, show
 from fednag.cli.reporting import report as report_page
 from fednag.cli.running import report, run_and_report
@@ -41,6 +42,7 @@ TRAIN, SEE, KNOW, THINK = "Train", "See what came of it", "Look up", "Plan and c
 app.add_typer(flower_app, name="flower", rich_help_panel=TRAIN)
 app.add_typer(data_app, name="data", rich_help_panel=KNOW)
 app.add_typer(time_app, name="time", rich_help_panel=THINK)
+app.add_typer(privacy_app, name="privacy", rich_help_panel=THINK)
 app.add_typer(theory_app, name="theory", rich_help_panel=THINK)
 app.add_typer(paper_app, name="paper", rich_help_panel=THINK)
 app.add_typer(ledger_app, name="ledger", rich_help_panel=SEE)
@@ -265,7 +267,7 @@ def _numbers(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
 
     found: dict[str, Any] = {}
     required = []
-    for field in fields(cls):
+    for field in sorted(fields(cls), key=lambda field: bool(field.kw_only)):  # options last
         default = field.default
         if default is MISSING and field.default_factory is not MISSING:
             default = field.default_factory()

@@ -121,7 +121,8 @@ def show(
     """
     from fednag.runs.ledger import rounds_of
 
-    found = _verified(_folder(run))
+    folder = _folder(run)
+    found = _verified(folder)
     if found.fault:
         raise found.fault.error()
     rounds = rounds_of(found.entries)
@@ -133,7 +134,7 @@ def show(
     made = table(names)
     for entry in chosen:
         made.add_row(*(_cell(entry, name) for name in names))
-    answer(json, chosen, made)
+    answer(json, {"run": str(folder.path), "entries": chosen}, made)
 
 
 @ledger_app.command()

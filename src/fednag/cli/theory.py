@@ -293,6 +293,7 @@ def observe(path: Path, changes: list[str], out: Path) -> Observed:
 
 def _observe(path: Path, fields: dict[str, Any], out: Path) -> Observed:
     from fednag.algorithms import FedNAG
+    from fednag.algorithms.local import OPTIONS
     from fednag.config import override, parse, read
     from fednag.runs.build import Builder
     from fednag.theory.constants import measure, minimise
@@ -327,6 +328,14 @@ def _observe(path: Path, fields: dict[str, Any], out: Path) -> Observed:
     resolved, plan, notes = Builder().plan(experiment)
     if type(plan.algorithm) is not FedNAG:
         raise FednagError("algorithm.name", "the theory is about 'fednag'", "use it", source=path)
+    for option in OPTIONS:
+        if getattr(plan.algorithm, option):
+            raise FednagError(
+                f"algorithm.{option}",
+                "the theory is about the data's own gradients",
+                "set it to 0",
+                source=path,
+            )
     if training.batch:
         notes.append(f"training.batch {training.batch} is not used: all samples make the batch")
     rounds = training.iterations // training.tau

@@ -40,6 +40,7 @@ from fednag.config.sections import (
     Evaluation,
     Ledger,
     Model,
+    Privacy,
     Section,
     Split,
     Stop,
@@ -72,6 +73,7 @@ class Experiment(Section):
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
     clock: Clock = Clock()
+    privacy: Privacy = Privacy()
     ledger: Ledger = Ledger()
     uplink: tuple[dict[str, Any], ...] = Field((), strict=False)
     downlink: tuple[dict[str, Any], ...] = Field((), strict=False)
@@ -123,6 +125,17 @@ class Experiment(Section):
             raise InconsistentError(
                 "clock.fleet", "is missing", "say whose delays the deadline is for"
             )
+        privacy = self.privacy
+        if privacy.delta is None and privacy != Privacy():
+            raise InconsistentError(
+                "privacy.delta", "is missing", "give one below 1 / workers, e.g. 1e-5"
+            )
+        if privacy.unit == "sample" and None in (privacy.norm, privacy.noise_multiplier):
+            raise InconsistentError(
+                "privacy.unit",
+                "'sample' needs norm and noise_multiplier too",
+                "say what a sample's gradient is clipped at, and the noise in units of that",
+            )
         check_measures(self.evaluation, self.stop)
         return self
 
@@ -154,12 +167,12 @@ class Experiment(Section):
     def own_names(self) -> list[str]:
         """The parts of the user's own that it names."""
         named = [self.algorithm.get("name"), self.model.name, self.model.loss]
-        named += [*(self.evaluation.metrics or ()), self.ledger.anchor, *kinds_of(self)]
+        named += [*(self.evaluation.metrics or ()), *kinds_of(self)]
         return [str(name) for name in named if is_own(name)]
 
     def carried_to(self, folder: Path) -> str:
         """The content of its file in ``folder``, its own files copied there beside it."""
-        files = carried(self.own_names)
+        files = carried([*self.own_names, self.ledger.anchor])
         files.write(folder)
         tables = renamed(tomllib.loads(self.toml()), lambda name: files.names.get(name, name))
         if self.own:

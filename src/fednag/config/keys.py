@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from fednag.algorithms import ALGORITHMS
+from fednag.algorithms.local import OPTIONS
 from fednag.config.own import place_of, short
 from fednag.config.parts import REGISTRIES, without_defaults
 from fednag.config.paths import renamed
@@ -111,7 +112,7 @@ def _by_digest(given: dict[str, Any], digests: Mapping[str, str]) -> dict[str, A
 def _defaults(experiment: Experiment) -> dict[str, Any]:
     """Of every field; an own method's numbers have none, for nobody here sees them change."""
     method = ALGORITHMS.get(experiment.algorithm.get("name", ""))
-    numbers = {field.name: field.default for field in fields(method)} if method else {}  # type: ignore[arg-type]
+    numbers = {field.name: field.default for field in fields(method)} if method else OPTIONS  # type: ignore[arg-type]
     return type(experiment)().model_dump(mode="json") | {"algorithm": numbers}
 
 
@@ -132,7 +133,9 @@ def _first(given: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any
     table, name = given["algorithm"], given["algorithm"].get("name", "")
     if name in ALGORITHMS and name not in FIRST_NUMBERS:
         return None
-    numbers = FIRST_NUMBERS.get(name, tuple(table))  # of an own method: all
+    # Of an own method all, but for options that its base has had since and that are off.
+    own = tuple(number for number in table if table[number] != OPTIONS.get(number))
+    numbers = FIRST_NUMBERS.get(name, own)
     had = FIRST | {"algorithm": ("name", *numbers)}
     for section, value in chosen.items():
         if section != "seed" and not (section in had and set(value) <= set(had[section])):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednag.core.aggregator import Total
+from fednag.core.aggregator import Aggregator, Total
 from fednag.core.algorithm import Algorithm
 from fednag.core.keys import Indexes
 from fednag.core.vectors import Vectors
@@ -37,7 +37,14 @@ class Exchange:
     staleness: int = 0
     as_differences: bool = False  # points come up as differences from what was sent
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
+    aggregator: Aggregator | None = None  # as it is in this exchange; None: the scheme's
+    weight: float = 0.0  # the weight of all who were asked; 0: of its workers
     receipts: bool = False  # answers are to say what travelled
+
+    @property
+    def rules(self) -> Algorithm:
+        """The stage with the round's numbers."""
+        return replace(self.stage, **self.numbers) if self.numbers else self.stage  # type: ignore[type-var]
 
     def among(self, chosen: NDArray[np.bool_] | slice) -> Exchange:
         """The same for some of its workers."""

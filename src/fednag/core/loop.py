@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from fednag.core.aggregator import Aggregator
-from fednag.core.algorithm import BUFFERS, Algorithm, News, server_round
+from fednag.core.aggregator import Aggregator, Total
+from fednag.core.algorithm import BUFFERS, Algorithm, News, lengths, server_round
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
@@ -26,10 +26,19 @@ from fednag.core.transform import Chain
 from fednag.core.vectors import Vectors, digest
 from fednag.errors import FednagError
 
-SERVER = -1  # whose residue a downlink's is
+SERVER, AGGREGATOR = -1, -2  # whose residues are what a downlink and the aggregator keep
 
 Asked = tuple[Exchange, Memories, Residues]
 """What an executor is given."""
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """What protects single samples: their gradients are clipped at ``norm``, the sums noised."""
+
+    norm: float
+    noise_multiplier: float
+    secret: bool = False  # neither noise nor batches can be drawn again
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +51,9 @@ class Scheme:
     downlink: Chain = field(default_factory=Chain)
     aggregator: Aggregator = field(default_factory=Aggregator)
     schedules: tuple[Schedule, ...] = ()
+    gradient: GradientNoise | None = None
+    by_round: bool = False
+    """A worker's batches depend on the round, and not on how often it has taken part."""
 
     @property
     def stages(self) -> tuple[Algorithm, ...]:
@@ -94,11 +106,12 @@ class Loop:
             order, draft.control = scheme.controller.next(
                 draft.control, draft.news, free, stage, setting
             )
-            if order.need is not None and len(stages) > 1:
+            if order.need is not None and not (len(stages) == 1 and stage.rounds_alike):
                 raise FednagError(
                     "controller.kind",
                     f"{type(scheme.controller).__name__} does not wait for all workers, and "
-                    f"{type(scheme.algorithm).__name__} has rounds of several exchanges",
+                    f"{type(scheme.algorithm).__name__} has rounds of several exchanges "
+                    "or of different kinds",
                     "use another method or controller",
                 )
             if order.need is not None and order.need > len(setting.sizes):
@@ -111,11 +124,15 @@ class Loop:
             numbers = {} if stage.asks else {**scheduled, **order.numbers}
             lost = set(draft.lost)
             asked = self._asked(draft, order, place, numbers)
+            if drawn := asked.rules.draw(setting.seed, asked.round):
+                asked = replace(asked, numbers={**numbers, **drawn})
             taken = self._closed(draft, order, asked)
             lost = draft.lost - lost
             if self.ledger and lost:
                 draft.entries += upload_entries(asked, lost)
-            if not taken or not (yield from self._updated(draft, asked, taken)):
+            if not taken and not scheme.aggregator.always:
+                break
+            if not (yield from self._updated(draft, asked, taken)):
                 break
         return self._next(state, draft)
 
@@ -137,6 +154,8 @@ class Loop:
             draft.lose(workers[~reached])
             workers, steps = workers[reached], steps[reached]
         sent, wire = self._sent(draft, place)
+        kept = draft.residues.get((AGGREGATOR, place)) or scheme.aggregator.init()
+        starts = state.starts[workers]
         return Exchange(
             stage=stage,
             place=place,
@@ -145,9 +164,10 @@ class Loop:
             sent=sent,
             workers=workers,
             steps=steps,
-            starts=state.starts[workers],
+            starts=np.full_like(starts, state.iteration) if scheme.by_round else starts,
             as_differences=not scheme.exact or order.need is not None,
             wire=wire,
+            aggregator=scheme.aggregator.ready(kept, self.setting),
             receipts=self.ledger,
         )
 
@@ -171,18 +191,29 @@ class Loop:
         self, draft: _Draft, asked: Exchange, taken: list[Exchange]
     ) -> Generator[Asked, Answers | None, bool]:
         """The server's half of an exchange; False if no answer can be used."""
-        scheme, server = self.scheme, draft.server
-        answers = yield from self._answers(draft, taken)
+        scheme, server, aggregator = self.scheme, draft.server, asked.aggregator
+        assert aggregator is not None
+        answers = (yield from self._answers(draft, taken)) if taken else Answers()
         draft.take(answers, taken)
         if self.ledger:
             for part in taken:
                 draft.entries += upload_entries(asked, answers.missed, part, answers)
-        if answers.total is None:
+        total = answers.total
+        if total is None and aggregator.always:
+            sizes = lengths(scheme.algorithm, asked.stage, server.w).items()
+            zeros = {n: torch.zeros(d, dtype=torch.float64) for n, d in sizes}
+            total = Total(Vectors(**zeros).map(lambda vector: vector.to(server.w.device)), 0.0)
+        if total is None:
             draft.usable = False
             return False
-        draws = type(scheme.aggregator).finish is not Aggregator.finish
+        draws = type(aggregator).finish is not Aggregator.finish
         key = self.setting.seed, AGGREGATION, asked.round, asked.place
-        mean = scheme.aggregator.finish(answers.total, generator(*key) if draws else None)
+        rng = generator(*key) if draws else None
+        mean = aggregator.finish(total, rng)
+        if rng is not None and (kept := aggregator.init()):
+            keeper = AGGREGATOR, asked.place
+            kept = draft.residues.get(keeper) or kept
+            draft.residues[keeper] = aggregator.learn(kept, total, rng)
         mean = mean.map(lambda vector: vector.to(server.w.dtype))
         if asked.as_differences:
             sent = asked.sent
@@ -196,8 +227,9 @@ class Loop:
             for worker, steps in zip(part.workers.tolist(), part.steps.tolist(), strict=True)
         ]
         draft.news = News(
-            share=float(answers.size / self.executor.held),
-            steps=float(np.mean(done)),
+            # Who came, and with how much data, is no news where a result must not depend on it.
+            share=self._expected if aggregator.always else answers.size / self.executor.held,
+            steps=float(np.mean(done)) if done else 0.0,
             staleness=tuple(np.repeat([part.staleness for part in taken], counts).tolist()),
             seconds=draft.now,
             round=draft.state.round,
@@ -205,12 +237,18 @@ class Loop:
             told=answers.told,
             missed=tuple(sorted(draft.missed)),
         )
-        rules = replace(asked.stage, **asked.numbers) if asked.numbers else asked.stage  # type: ignore[type-var]
-        updated = server_round(rules, server.without(BUFFERS), mean.without(BUFFERS), draft.news)
+        updated = server_round(
+            asked.rules, server.without(BUFFERS), mean.without(BUFFERS), draft.news
+        )
         # Buffers are averaged as they are, whatever the method does with the weights.
         held = mean if BUFFERS in mean else server
         draft.server = updated.but(**{BUFFERS: held[BUFFERS]}) if BUFFERS in held else updated
         return True
+
+    @property
+    def _expected(self) -> float:
+        """The part of all workers that a round is meant to have."""
+        return self.setting.cohort / len(self.setting.sizes)
 
     def _closed(self, draft: _Draft, order: Order, asked: Exchange) -> list[Exchange]:
         """Wait until the exchange is over: whose answers are in it, by worker.

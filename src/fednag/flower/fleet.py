@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
@@ -41,7 +40,8 @@ from fednag.flower.protocol import (
 from fednag.flower.settings import Deployment
 from fednag.flower.signing import is_signed
 from fednag.flower.silo_log import SiloLog, entry
-from fednag.flower.silo_memory import accepted
+from fednag.flower.silo_memory import accepted, mark
+from fednag.flower.sums import SecureSum
 from fednag.runs.ledger import statement
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
@@ -116,9 +116,12 @@ class Fleet(Executor):
         }
 
         def about(silo: int) -> dict[str, Any]:
-            return {**same, **orders[silo], "accepted": accepted(memories, silo)}
+            last = {"accepted": memories.get(silo), "left": residues.get((silo, asked.place))}
+            return {**same, **orders[silo], **{key: accepted(m) for key, m in last.items()}}
 
-        answers = self._ask(TRAIN, asked.workers, asked.round, record, about)
+        if secure := self.deployment.secure:
+            return SecureSum(self, asked, secure, record, about).answers(self._like(asked))
+        answers = self.ask(TRAIN, asked.workers, asked.round, record, about)
         return self._reduced(answers, asked)
 
     def verify(self, state: State) -> None:
@@ -131,9 +134,9 @@ class Fleet(Executor):
         record = protocol.pack(state.server.pick(self._with_buffers(("w",), state.server)))
 
         def about(silo: int) -> dict[str, Any]:
-            return {"accepted": accepted(state.memories, silo), "token": self.token}
+            return {"accepted": accepted(state.memories.get(silo)), "token": self.token}
 
-        answers = self._ask(EVALUATE, everyone, state.round, record, about)
+        answers = self.ask(EVALUATE, everyone, state.round, record, about)
         return self._measured(answers, state.round)
 
     def _with_buffers(self, names: tuple[str, ...], server: Vectors) -> tuple[str, ...]:
@@ -158,15 +161,18 @@ class Fleet(Executor):
         wanted = self.deployment.flower.quorum or asked // 2 + 1
         return min(wanted, asked)
 
-    def _ask(
+    def ask(
         self,
         kind: str,
         silos: Indexes,
         number: int,
-        record: ArrayRecord,
+        record: ArrayRecord | Callable[[int], ArrayRecord],
         about: Callable[[int], dict[str, Any]],
     ) -> Replies:
-        """Send to these silos what they need, and wait for answers until the deadline."""
+        """Send to these silos what they need, and wait for answers until the deadline.
+
+        ``record`` is the same for all, or made for each.
+        """
         wanted = [int(silo) for silo in silos]
         until = time.monotonic() + self.deployment.flower.deadline
         self._call_in(wanted, until)
@@ -174,19 +180,20 @@ class Fleet(Executor):
         # The versions too: a silo may have been restarted with others since it said hello.
         same = {"protocol": PROTOCOL, "digest": self.deployment.digest, **versions()}
         left = max(until - time.monotonic(), 1.0) + LATE
+        records = {silo: record(silo) if callable(record) else record for silo in here}
         messages = [
             protocol.message(
                 kind,
                 self.membership.nodes[silo],
                 {**same, "round": number, "silo": silo, **about(silo)},
-                record,
+                records[silo],
                 left,
             )
             for silo in here
         ]
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {sent: silo for sent, silo in zip(ids, here, strict=False) if sent}
-        down = len(waiting) * protocol.nbytes(record)
+        down = sum(protocol.nbytes(records[silo]) for silo in waiting.values())
         replies: dict[int, Message] = {}
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
@@ -220,7 +227,9 @@ class Fleet(Executor):
             try:
                 said = protocol.about(replies[silo])
                 protocol.expect(said, silo=silo, round=number, digest=self.deployment.digest)
-                self.membership.count(silo, said.get("samples"))
+                # Steps in which it has not looked at its data say nothing of them.
+                held = said.get("samples", self.membership.samples.get(silo))
+                self.membership.count(silo, held)
                 good[silo] = replies[silo]
             except Refusal as refusal:
                 refused[silo] = refusal
@@ -239,10 +248,12 @@ class Fleet(Executor):
 
     def _reduced(self, answers: Replies, asked: Exchange) -> Answers:
         """The uploads, aggregated in the order of the silos."""
-        aggregator, device = self.plan.scheme.aggregator, self.plan.problem.device
-        uplink, like = self.plan.scheme.uplink, self._like(asked)
+        aggregator = asked.aggregator or self.plan.scheme.aggregator
+        device = self.plan.problem.device
+        uplink, like = self.plan.scheme.uplink.of(asked.rules), self._like(asked)
         total, size = None, 0
         memories: dict[int, Vectors] = {}
+        residues: dict[tuple[int, int], Vectors] = {}
         told: dict[int, dict[str, float]] = {}
         refused = dict(answers.refused)
         receipts: dict[int, Receipt] = {}
@@ -250,7 +261,7 @@ class Fleet(Executor):
         for silo, reply in answers.good.items():
             try:
                 if asked.receipts:
-                    receipts[silo] = self._receipt(silo, reply, asked, sent)
+                    receipts[silo] = self.receipt(silo, reply, asked, sent)
                 key = self.plan.seed, UPLINK, asked.round, silo, asked.place
                 up = protocol.decoded(uplink, protocol.arrays(reply), like, *key)
                 for name, vector in up.items():
@@ -266,9 +277,11 @@ class Fleet(Executor):
             told[silo] = {
                 name.removeprefix(TOLD): n for name, n in said.items() if name.startswith(TOLD)
             }
+            # They tell a silo which of its memories are meant: those of the last round used.
             if not asked.stage.asks:
-                # It tells a silo which of its memories is meant: the one of the last round used.
-                memories[silo] = Vectors(accepted=torch.tensor([asked.round]))
+                memories[silo] = mark(asked.round)
+            if self.plan.scheme.uplink.remembers:
+                residues[silo, asked.place] = mark(asked.round)
         for silo in refused:
             receipts.setdefault(silo, Receipt(None, self.membership.samples.get(silo, 0)))
         answers = replace(answers, refused=refused)
@@ -280,6 +293,7 @@ class Fleet(Executor):
             total=total,
             size=size,
             memories=memories,
+            residues=residues,
             told=told,
             refused=tuple(sorted(refused)),
             missed=answers.missed,
@@ -288,8 +302,9 @@ class Fleet(Executor):
             receipts=receipts if asked.receipts else {},
         )
 
-    def _receipt(self, silo: int, reply: Message, asked: Exchange, sent: str) -> Receipt:
+    def receipt(self, silo: int, reply: Message, asked: Exchange, sent: str = "") -> Receipt:
         """What a silo sent, signed if it has a key; a refusal if the signature is not its own."""
+        sent = sent or digest(asked.sent if asked.wire is None else asked.wire)
         up = protocol.digest(protocol.arrays(reply))
         key, signature = self.keys.get(silo), protocol.about(reply).get("signature")
         samples = self.membership.samples[silo]
@@ -346,6 +361,11 @@ class Fleet(Executor):
 
     def _report(self, answers: Replies, phase: str, number: int, usable: int) -> None:
         """Write down what each silo did; stop when too few of them did well."""
+        self.enter(answers, phase, number)
+        self.check(answers, number, usable)
+
+    def enter(self, answers: Replies, phase: str, number: int) -> None:
+        """Write down what each silo did."""
         lines = []
         for silo in sorted({*answers.good, *answers.refused, *answers.missed}):
             node = str(self.membership.nodes.get(silo, "")) or None
@@ -361,6 +381,9 @@ class Fleet(Executor):
                 said = protocol.metrics(answers.good[silo])
                 lines.append(entry(silo, phase, "ok", node=node, samples=samples, metrics=said))
         self.log.write(number, lines)
+
+    def check(self, answers: Replies, number: int, usable: int) -> None:
+        """Raise FednagError when too few of the silos did well."""
         asked = len({*answers.good, *answers.refused, *answers.missed})
         diverged = not usable and all(why.not_finite for why in answers.refused.values())
         if usable >= self._quorum(asked) or (diverged and not answers.missed):

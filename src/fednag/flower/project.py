@@ -139,7 +139,7 @@ def with_shipped(
 
     Silos compare the digests with those in the tables.
     """
-    changed, files = _copied(tables), carried(experiment.own_names)
+    changed, files = _copied(tables), carried([*experiment.own_names, experiment.ledger.anchor])
     if not (names := files.names):
         return changed, files
     for section, key in PARTS:

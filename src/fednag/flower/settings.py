@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from fednag.aggregators import Secure
 from fednag.config import (
     CUSTOM,
     DEFAULT,
@@ -25,6 +26,7 @@ from fednag.config import (
     methods,
     override,
     parse,
+    participants,
     value,
 )
 from fednag.config.messages import explain
@@ -87,6 +89,17 @@ class Deployment:
         return tuple(int(part) for part in self.flower.shape.split(","))
 
     @property
+    def secure(self) -> Secure | None:
+        """The aggregator, if the server is to see sums alone."""
+        aggregator = self.scheme.aggregator
+        return aggregator if isinstance(aggregator, Secure) else None
+
+    @property
+    def cohort(self) -> int:
+        """Silos of a round."""
+        return min(participants(self.experiment, self.silos), self.silos)
+
+    @property
     def evaluates_here(self) -> bool:
         """Whether the server has the data to evaluate models on."""
         if self.experiment.model.batch_norm == "local":
@@ -142,6 +155,12 @@ class Deployment:
                 "they can",
                 "leave it out",
             )
+        if self.secure:
+            self.secure.needed(self.cohort)
+            if self.secure.dropouts:
+                raise FednagError(
+                    "aggregator.dropouts", "silos need no help to vanish", "leave it out"
+                )
         if flower.quorum > self.silos:
             raise FednagError(
                 "flower.quorum",

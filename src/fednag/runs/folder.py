@@ -60,6 +60,29 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def releases_file(self) -> Path:
+        """How many rounds were begun with noise that cannot be drawn again."""
+        return self.path / "releases.json"
+
+    def released(self, rounds: int) -> int:
+        """That number; ``rounds`` are over, so that there must have been as many."""
+        file = self.releases_file
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))["rounds"] if file.exists() else 0
+            if type(found) is not int or found < rounds:
+                raise ValueError(f"{rounds} rounds are over, and it says {found!r}")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise FednagError(
+                file,
+                f"it says how often noise was released, and cannot be used ({error})",
+                "restore it, or start a new run",
+            ) from error
+        return int(found)
+
+    def count_release(self, rounds: int) -> None:
+        write_atomically(self.releases_file, json.dumps({"rounds": rounds}))
+
     @classmethod
     def create(cls, root: Path, name: str, label: str) -> RunFolder:
         """A new folder ``root/name/label``, or ``label-2`` and so on when that is taken."""

@@ -17,6 +17,7 @@ def texts(rows: Sequence[Row], target: Target | None = None) -> list[dict[str, s
     With a target, what it took to reach it comes last.
     """
     tested = any(row.final_test_loss for row in rows)
+    private = any(row.epsilon is not None for row in rows)
     metrics = dict.fromkeys(name for row in rows for name in row.final_metrics)
     found = []
     for row in rows:
@@ -31,6 +32,8 @@ def texts(rows: Sequence[Row], target: Target | None = None) -> list[dict[str, s
         if tested:
             shown["test loss"] = text(row.final_test_loss, NUMBER)
         shown |= {name: text(row.final_metrics.get(name), NUMBER) for name in metrics}
+        if private:
+            shown["epsilon"] = "-" if row.epsilon is None else f"{row.epsilon:.3g}"
         shown |= {
             "iterations": f"{row.iterations:,}",
             "MB sent": f"{row.megabytes:,.1f}",

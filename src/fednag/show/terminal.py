@@ -129,6 +129,8 @@ def news_of(record: Record) -> str:
 
 def metrics_of(record: Record) -> str:
     known = {name: value for name, value in record.metrics.items() if value is not None}
+    if record.epsilon is not None:
+        known["epsilon"] = record.epsilon
     return "".join(f", {name} {value:.4g}" for name, value in known.items())
 
 

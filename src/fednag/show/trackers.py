@@ -16,7 +16,7 @@ from fednag.runs.view import RunView
 
 MEASURES = (
     *("loss", "test_loss", "accuracy", "train_accuracy"),
-    *("bytes_up", "bytes_down", "round", "participants"),
+    *("bytes_up", "bytes_down", "round", "participants", "epsilon"),
 )
 TAG = "fednag.run"  # in MLflow, the folder that a run is of
 AT_ONCE = 900  # metrics a request; MLflow's server takes a thousand
