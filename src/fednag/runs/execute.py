@@ -39,7 +39,6 @@ from fednag.runs.interrupts import Interrupted, Watch
 from fednag.runs.ledger import Ledger
 from fednag.runs.outcome import Outcome
 from fednag.runs.view import ending_of
-from fednag.runs.weights import load_model, save_model
 from fednag.simulate.run import Plan, Trainer, simulate
 from fednag.simulate.tuning import alone_note, plain_note
 
@@ -256,7 +255,9 @@ class Execution:
         best = problem.module_at(state.best.w, state.best.buffers) if state.best else final
         if folder:
             models = {"best.safetensors": best, "final.safetensors": final}
-            digests = {name: save_model(m, folder.path / name) for name, m in models.items()}
+            digests = {
+                name: checkpoint.save_model(m, folder.path / name) for name, m in models.items()
+            }
             status = "diverged" if state.diverged else "finished"
             found: dict[str, Any] = {}
             if state.best:
@@ -273,7 +274,9 @@ class Execution:
         digests = digests if isinstance(digests, dict) else {}
         problem = self.plan.problem
         best, final = (
-            load_model(problem.module_at(problem.initial), folder.path / name, digests.get(name))
+            checkpoint.load_model(
+                problem.module_at(problem.initial), folder.path / name, digests.get(name)
+            )
             for name in ("best.safetensors", "final.safetensors")
         )
         with suppress(OSError):  # it may have ended before it could tidy up
