@@ -93,3 +93,14 @@ def test_keys_data_and_app_are_made_as_the_page_says(
         node = {"partition-id": silo, "data-folder": str(tmp_path / host / "data")}
         holding = held_by(deployment, node)
         assert (len(holding.samples), len(holding.dataset.test_x)) == (500, 99)
+
+
+def test_the_table_of_threats_names_tests_that_there_are() -> None:
+    text = PAGE.read_text()
+    table = text[text.index("## What is protected") :]
+    named = set(re.findall(r"`(test_\w+)`", table))
+    there = set()
+    for path in (ROOT / "tests").glob("test_*.py"):
+        there |= set(re.findall(r"^def (test_\w+)", path.read_text(), re.M))
+    assert len(named) > 15
+    assert named <= there
