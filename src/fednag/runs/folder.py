@@ -213,7 +213,8 @@ class RunFolder:
 def _round(table: dict[str, Any]) -> RoundFacts:
     found = RoundFacts.of(table)
     cohort, steps = found.cohort or (), found.steps or ()
-    numbers = [found.round, found.down, found.up, *cohort, *steps]
+    moved = [bytes_ for pair in found.stages or () for bytes_ in pair]
+    numbers = [found.round, found.down, found.up, *cohort, *steps, *moved]
     if len(cohort) != len(steps) or not all(_is_number(n, True) for n in numbers):
         raise ValueError(f"rounds has {table!r}")
     return found
