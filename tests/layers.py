@@ -11,9 +11,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "fednag"
 # above its own, and from none beside it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("core",),
-    ("transforms", "aggregators", "controllers"),
-    ("algorithms",),
+    ("core", "secure"),
+    ("transforms", "aggregators", "controllers", "attacks"),
+    ("algorithms", "privacy"),
     ("data",),
     ("compute",),
     ("problems",),

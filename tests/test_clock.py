@@ -145,14 +145,20 @@ def test_payloads_are_what_methods_declare(name: str) -> None:
     algorithm = ALGORITHMS[name]()
     w = torch.zeros(5)
     expected = {"fednag": (2, 2), "mime": (4, 2), "mimelite": (2, 2), "scaffold": (2, 2)}
-    expected |= {"adiana": (2, 2), "fednag-rebuilt": (2, 1)}
-    down, up = expected.get(name, (1, 1))
-    assert payload(algorithm, algorithm.init(w)) == (20 * down, 20 * up)
+    expected |= {"adiana": (2, 2), "fednag-rebuilt": (2, 1), "mfl": (2, 2), "fedlion": (2, 2)}
+    expected |= {"stem": (2, 2), "fedglomo": (2, 2), "scaffold-m": (3, 2)}
+    expected |= dict.fromkeys(("fedcm", "fedadc", "domo", "ghbm", "marina"), (2, 1))
+    numbers = {"stem": (1, 0), "fednova": (0, 1), "fedexp": (0, 1)}
+    (down, up), (more_down, more_up) = expected.get(name, (1, 1)), numbers.get(name, (0, 0))
+    sent = 20 * down + 4 * more_down, 20 * up + 4 * more_up
+    assert payload(algorithm, algorithm.init(w)) == sent
 
 
 def test_gradients_are_counted_on_the_rule_itself() -> None:
     counted = {name: gradients_of(cls()) for name, cls in ALGORITHMS.items()}
     assert counted.pop("mime") == counted.pop("adiana") == (2, 0)
+    assert counted.pop("marina") == counted.pop("stem") == (2, 0)
+    assert counted.pop("fedglomo") == (4, 0)
     assert counted.pop("mimelite") == (1, 1)
     assert set(counted.values()) == {(1, 0)}, counted
 

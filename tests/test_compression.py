@@ -26,6 +26,7 @@ from fednag.transforms import (
     Every,
     Float16,
     LowRank,
+    Noise,
     Quantise,
     RandK,
     Sign,
@@ -44,6 +45,7 @@ def bytes_of_eden(bits: int) -> Size:
 # A chain with the part in it, and the bytes of d > 1 numbers of so many bytes each, by hand.
 ROWS: dict[str, tuple[tuple[Transform, ...], Size]] = {
     "clip": ((Clip(0.5),), lambda d, each: d * each),
+    "noise": ((Noise(0.0),), lambda d, each: d * each),
     "float16": ((Float16(),), lambda d, _: 2 * d),
     "bfloat16": ((BFloat16(),), lambda d, _: 2 * d),
     "quantise": ((Quantise(levels=5),), lambda d, _: 4 + ceil(d * (1 + ceil(log2(6))) / 8)),

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -149,6 +150,35 @@ def test_every_transform_travels_between_real_processes(tmp_path: Path) -> None:
             assert_equals_the_simulator(path, tables, out / "simulated")
 
 
+@pytest.mark.slow
+def test_real_silos_add_up_under_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps a round between real processes, by silos that know each other: the simulator's
+    bits, and its bytes but for signatures."""
+    monkeypatch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.05")
+    keys = [tmp_path / f"silo-{silo}" for silo in range(3)]
+    for key in keys:
+        make_key(key)
+    nodes = [{"known-keys": str(tmp_path), "ledger-key": str(key)} for key in keys]
+    raw = {"data": {"name": "digits"}, "model": {"name": "logistic"}, "split": {"workers": 3}}
+    raw |= {"training": {"tau": 5, "iterations": 5, "batch": 32}, "name": "sums"}
+    experiment = parse({**raw, "aggregator": {"kind": "secure", "bits": 40}})
+    tables = run_config(experiment, {"out": str(tmp_path / "runs"), "deadline": 120.0})
+    said: list[str] = []
+    with federation(3, node_configs=nodes) as running:
+        running.submit(tables, said.append)
+        (path,) = [Path(line.split()[1]) for line in said if line.startswith("writing ")]
+        logs = [running.processes.log(f"silo-{n}").read_text() for n in range(3)]
+    twin = simulated(read_run_config(flat(tables)), tmp_path / "simulated")
+    assert twin.folder
+    mine, theirs = (load_file(f / "final.safetensors") for f in (path, twin.folder))
+    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
+    last, other = RunFolder(path).records()[-1], twin.records[-1]
+    signatures = 3 * 64, 3 * 3 * 64  # which the simulator does not count
+    assert last.bytes_up - other.bytes_up == signatures[0]
+    assert last.bytes_down - other.bytes_down == signatures[1]
+    assert all("Traceback" not in log for log in logs), logs
+
+
 def _start_strangers(running: Federation, place: Path) -> None:
     """One has a key that nobody registered; one a registered key and another CA; one no key."""
     unregistered = place / "unregistered"
@@ -204,6 +234,34 @@ def test_flowers_own_simulation_runs_it_too(
     (info,) = tmp_path.rglob("run.json")
     about = json.loads(info.read_text())
     assert (about["status"], about["runner"]) == ("finished", "flower")
+
+
+@pytest.mark.slow
+def test_a_silo_of_nonsense_is_refused_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Silo 2 has numbers a million times as large: its updates are finite, and far too long."""
+    draws = np.random.default_rng(0)
+    for silo in range(3):
+        folder = tmp_path / f"site-{silo}"
+        folder.mkdir()
+        y = np.arange(30) % 3
+        x = (draws.normal(size=(30, 4)) + y[:, None]).astype("float32")
+        np.save(folder / "x.npy", x * (1e6 if silo == 2 else 1.0))
+        np.save(folder / "y.npy", y)
+    command = f"fednag flower up --silos 3 --data {tmp_path}/site-{{silo}} --out {tmp_path}/runs"
+    shape, model = "flower.shape='4'", "model.name=logistic"
+    for change in ("data.name=silos", shape, "flower.classes=3", model):
+        command += f" --set {change}"
+    monkeypatch.setattr(sys, "argv", [*command.split(), "--set", "rounds=1"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 0, capsys.readouterr().err
+    (path,) = (tmp_path / "runs").rglob("silos.jsonl")
+    refused = [line for line in read(path) if line["status"] == "refused"]
+    assert [(line["round"], line["silo"]) for line in refused] == [(1, 2)]
+    assert all("flower.norm-bound is 10" in line["why"] for line in refused)
+    assert RunFolder(path.parent).records()[-1].refused == (2,)
 
 
 FAMILY = """

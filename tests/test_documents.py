@@ -48,7 +48,10 @@ def test_readme_commands_run(
 
 PAGES = [
     page
-    for page in [ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+    for page in [
+        *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "secure-aggregation")),
+        *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    ]
     if re.search(r"```(sh|python)\n", page.read_text())
 ]
 
@@ -119,6 +122,7 @@ USES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ALGORITHMS": ({"algorithm": "{name}"}, {}),
     "TRANSFORMS": ({"uplink": ["{name}"]}, {}),
     "AGGREGATORS": ({"aggregator": "{name}", **LATE}, LATE),
+    "ATTACKS": ({"attack": ["{name}"]}, {}),
     "CONTROLLERS": ({"controller": "{name}"}, {}),
     "SCHEDULES": ({"schedule": [{"kind": "{name}", "field": "algorithm.lr"}]}, {}),
 }
@@ -257,6 +261,35 @@ def test_readme_lists_every_method_and_only_real_files() -> None:
         assert (ROOT / target).exists(), target
 
 
+def test_the_page_of_methods_is_true() -> None:
+    """Of every method: what it is sent and returns, in vectors, and its numbers."""
+    from dataclasses import fields
+
+    import torch
+
+    from fednag import ALGORITHMS
+    from fednag.core.algorithm import payload
+
+    page = (ROOT / "docs" / "methods.md").read_text()
+    row = re.compile(r"^\| `([\w-]+)` \|[^|]*\| (\d) \| (\d) \|([^|]*)\|(.*) \|$", re.M)
+    found = {name: rest for name, *rest in row.findall(page)}
+    assert set(found) == set(ALGORITHMS)
+    w = torch.zeros(100)
+    for name, (down, up, keeps, numbers) in found.items():
+        cls = ALGORITHMS[name]
+        sent = [round(size / 400) for size in payload(cls(), cls().init(w))]  # type: ignore[call-arg]
+        assert sent == [int(down), int(up)], name
+        assert bool(keeps.strip()) == bool(cls().memory(w)), name  # type: ignore[call-arg]
+        usual = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]
+        usual = {n: v for n, v in usual.items() if (n, v) not in USUAL}
+        assert dict(re.findall(r"`(\w+)=([^`]+)`", numbers)) == {
+            n: str(v) for n, v in usual.items()
+        }, name
+
+
+USUAL = {("lr", 0.01), ("weight_decay", 0.0), ("clip", 0.0)}
+
+
 def test_source_files_that_pages_name_are_there() -> None:
     """Modules move; what is said of them must move along."""
     pages = [README, CONTRIBUTING, *(p.read_text() for p in (ROOT / "docs").rglob("*.md"))]
@@ -305,7 +338,7 @@ def test_docstrings_run(module: str) -> None:
 
 
 # What is no more than a name for something, or is what the example of another one gives.
-REGISTRIES = {"AGGREGATORS", "ALGORITHMS", "CONTROLLERS", "SCHEDULES", "TRANSFORMS"}
+REGISTRIES = {"AGGREGATORS", "ALGORITHMS", "ATTACKS", "CONTROLLERS", "SCHEDULES", "TRANSFORMS"}
 NAMES_OF_TYPES = {"fednag": {*REGISTRIES, "Grad", "Vector"}}
 GIVEN_BY = {
     "fednag.clock": {

@@ -44,7 +44,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
 CHAINS: dict[str, list[dict[str, Any]]] = {
     name: [{"kind": name, **NUMBERS.get(name, {})}]
     for name in TRANSFORMS
-    if name not in ("error-feedback", "entropy")
+    if name not in ("error-feedback", "entropy", "noise")  # noise is nobody's to draw again
 } | {
     "feedback": [FEEDBACK, {"kind": "topk", "share": 0.05}, {"kind": "quantise", "levels": 15}],
     "feedback of signs": [{"kind": "clip", "norm": 0.5}, FEEDBACK, {"kind": "sign"}],

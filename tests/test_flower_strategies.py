@@ -229,6 +229,31 @@ def test_replies_that_lie_are_left_out(lie: Callable[[RecordDict], None], proble
     assert float((flat(liar) - flat(honest)).abs().max()) > 1e-5
 
 
+def test_a_reply_that_is_far_too_long_is_left_out_if_asked_for(
+    problem: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    log = strategies.log
+    monkeypatch.setattr(strategies, "log", lambda level, said, *of: warned.append(said % of))
+    options = {"lr": 0.05, "fraction_evaluate": 0.0, "aggregator": "norm-bound"}
+
+    def lie(content: RecordDict) -> None:
+        content["arrays"]["dw::1.bias"] = Array(np.full(10, 1e30))
+
+    liar, grid = start(problem, strategies.Scaffold(**options), {1: altered_train(lie)})
+    monkeypatch.setattr(strategies, "log", log)
+
+    def lost(asked: Message, answered: Message) -> Message | None:
+        return None if phase_of(asked) == "train" else answered
+
+    gone, _ = start(problem, strategies.Scaffold(**options), {1: lost})
+    assert float((flat(liar) - flat(gone)).abs().max()) == 0
+    node = node_of(grid, 1)
+    named = [line for line in warned if "times as long as the median" in line]
+    assert len(named) == ROUNDS, warned
+    assert all(f"node {node}: its update is" in line for line in named)
+
+
 def phase_of(asked: Message) -> str:
     found: str = json.loads(str(asked.content.config_records["config"][ORDER]))["phase"]
     return found
@@ -428,7 +453,10 @@ def test_a_new_method_has_a_strategy(monkeypatch: pytest.MonkeyPatch, problem: A
     monkeypatch.setitem(ALGORITHMS, "pooled", Pooled)
     made = strategies.Halving
     assert made.__name__ == "Halving"
-    assert made.__doc__ == "Half of the way only.\n\nNumbers: lr=0.01, part=0.5."
+    assert (
+        made.__doc__
+        == "Half of the way only.\n\nNumbers: lr=0.01, part=0.5, weight_decay=0.0, clip=0.0."
+    )
     assert made is strategies.Halving
     assert not hasattr(strategies, "Pooled")
     whole, _ = start(problem, made(lr=0.05, part=1.0, fraction_evaluate=0.0))
@@ -769,6 +797,16 @@ def test_tau_is_as_many_batches_whatever_the_loader_has(batches: int) -> None:
     loader = Counted([(torch.randn(4, 2), torch.arange(4) % 2)] * batches)
     reply = train(asked_of(model, steps=3), context, model, loader, nn.CrossEntropyLoss(), epochs=9)
     assert len(drawn) == reply.content["metrics"]["local-iterations"] == min(3, 3 * batches)
+
+
+def test_whole_gradients_go_past_what_compresses() -> None:
+    x, y, net, held = given_problem()
+    given = {"lr": 0.05, "p": 0.3}
+    strategy = strategies.MARINA(**given, fraction_evaluate=0.0, uplink=["float16"])
+    result, _, replies = started(strategy, net, x, y, held, nn.CrossEntropyLoss())
+    assert_alike(result, twin_of(ALGORITHMS["marina"](**given), net, x, y, uplink=[Float16()]))
+    dtypes = [{a.dtype for a in r["arrays"].values()} for r in replies if "arrays" in r]
+    assert dtypes == [{"float64"}] * 3 + [{"float16"}] * (len(dtypes) - 3)
 
 
 def test_parts_are_checked() -> None:

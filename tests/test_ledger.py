@@ -356,6 +356,8 @@ def test_a_killed_run_goes_on_in_the_same_chain(
     assert [json.loads(line).get("round") for line in after if '"resumed"' in line] == [2]
     assert verify(folder).fault is None
     assert entries_of(folder) == entries_of(the_run(tmp_path / "whole"))
+    late = {e.get("staleness", 0) for own in entries_of(folder).values() for e in own[:-1]}
+    assert (max(late) > 0) == (part == "late answers")
     assert audit(folder).difference is None
 
 
@@ -504,7 +506,10 @@ def test_heads_are_anchored(
     (tmp_path / "mine.py").write_text(ANCHOR)
     anchored = {**KEPT, "ledger": {"kind": "chain", "anchor": f"{tmp_path / 'mine.py'}:publish"}}
     killed(monkeypatch, 3, "fednag", **anchored, out=tmp_path)
-    fednag.run("fednag", **anchored, out=tmp_path, resume=True)
+    run = fednag.run("fednag", **anchored, out=tmp_path, resume=True)
+    without = run.experiment.model_copy(update={"ledger": type(run.experiment.ledger)()})
+    assert run.experiment.exact_key == without.exact_key
+    assert run.experiment.own is None
     folder = the_run(tmp_path)
     heads = [line.split() for line in (tmp_path / "heads.txt").read_text().splitlines()]
     assert [int(number) for number, _, _ in heads] == [1, 2, 3, 3, 4]
@@ -556,7 +561,7 @@ def test_the_commands(
         "ledger", "audit", str(tmp_path), "--round", "2").out  # fmt: skip
     audited = call("ledger", "audit", str(tmp_path), "--json").document
     assert audited == {"rounds": 4, "digests": 32, "difference": None, "notes": []}
-    shown = call("ledger", "show", str(tmp_path), "--round", "2", "--json").document
+    shown = call("ledger", "show", str(tmp_path), "--round", "2", "--json").document["entries"]
     assert [e.get("status") for e in shown] == ["used", "used", "used", None]
     assert call("ledger", "show", str(tmp_path)).out.count("used") == 12
     assert "rounds 1 to 4" in call("ledger", "show", str(tmp_path), "--round", "9").err

@@ -84,10 +84,12 @@ def test_with_weight_0_it_is_the_plain_run(blobs: Dataset, name: str) -> None:
 
 @pytest.mark.parametrize("name", FEDERATED)
 def test_every_method_learns_trust_and_goes_on_to_the_same_bits(blobs: Dataset, name: str) -> None:
-    scheme = Scheme(ALGORITHMS[name](), Trust())
+    scheme = Scheme(ALGORITHMS[name](), Trust(forget=1.0))
     whole = states(blobs, scheme, per_round=2)
     scores = Trust().scores(whole[-1].control)
     assert len(set(scores.tolist())) > 1
+    control = whole[-1].control  # two workers a round, once each, however many exchanges it has
+    assert sum(control["good"]) + sum(control["bad"]) == pytest.approx(2 * (len(whole) - 2))
     told = whole[-1].news.told
     assert all(set(numbers) == {"before", "after"} for numbers in told.values())
     again = list(simulate(plan_of(blobs, scheme, per_round=2), whole[2]))

@@ -12,13 +12,19 @@ from math import sqrt
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 
-from fednag.core.algorithm import Algorithm, Grad, News, NonNegative, Positive, WorkerData
+from fednag.core.algorithm import (
+    Algorithm,
+    Grad,
+    News,
+    NonNegative,
+    Positive,
+    Share,
+    WorkerData,
+)
 from fednag.core.keys import COIN, generator
 from fednag.core.vectors import Vector, Vectors
-
-Share = Annotated[float, Gt(0), Le(1)]
 
 
 class GradientMethod(Algorithm):

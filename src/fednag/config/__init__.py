@@ -40,6 +40,7 @@ from fednag.config.sections import (
     Evaluation,
     Ledger,
     Model,
+    Privacy,
     Section,
     Split,
     Stop,
@@ -72,12 +73,14 @@ class Experiment(Section):
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
     clock: Clock = Clock()
+    privacy: Privacy = Privacy()
     ledger: Ledger = Ledger()
     uplink: tuple[dict[str, Any], ...] = Field((), strict=False)
     downlink: tuple[dict[str, Any], ...] = Field((), strict=False)
     aggregator: dict[str, Any] = Field(default_factory=lambda: {"kind": "mean"})
     controller: dict[str, Any] = Field(default_factory=lambda: {"kind": "constant"})
     schedule: tuple[dict[str, Any], ...] = Field((), strict=False)
+    attack: tuple[dict[str, Any], ...] = Field((), strict=False)
     # The files that parts of the user's own are made from, and their digests. Filled in.
     own: dict[str, str] | None = None
 
@@ -122,6 +125,17 @@ class Experiment(Section):
         if self.clock.deadline is not None and self.clock.fleet is None:
             raise InconsistentError(
                 "clock.fleet", "is missing", "say whose delays the deadline is for"
+            )
+        privacy = self.privacy
+        if privacy.delta is None and privacy != Privacy():
+            raise InconsistentError(
+                "privacy.delta", "is missing", "give one below 1 / workers, e.g. 1e-5"
+            )
+        if privacy.unit == "sample" and None in (privacy.norm, privacy.noise_multiplier):
+            raise InconsistentError(
+                "privacy.unit",
+                "'sample' needs norm and noise_multiplier too",
+                "say what a sample's gradient is clipped at, and the noise in units of that",
             )
         check_measures(self.evaluation, self.stop)
         return self

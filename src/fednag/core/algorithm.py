@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from fednag.core.vectors import Vector, Vectors
 
@@ -26,6 +26,7 @@ BUFFERS = "buffers"
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Decay = Annotated[float, Ge(0), Lt(1)]
+Share = Annotated[float, Gt(0), Le(1)]
 
 
 class WorkerData(Protocol):
@@ -105,6 +106,21 @@ class Algorithm(ABC):
     def stages(self) -> tuple[Algorithm, ...]:
         """The exchanges of a round, in order; a method that asks for something first has two."""
         return (self,)
+
+    @property
+    def aggregator(self) -> Any:
+        """An aggregator of the method's own, where the experiment has the plain mean; or None."""
+        return None
+
+    @property
+    def bound(self) -> float | None:
+        """How long an upload is at most, or how far from the model sent; None: no such bound."""
+        return None
+
+    @property
+    def claimed(self) -> float | None:
+        """The epsilon that the method's paper claims for its noise; None: it has none."""
+        return None
 
     @property
     def channel(self) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednag.core.aggregator import Total
+from fednag.core.aggregator import Aggregator, Total
 from fednag.core.algorithm import Algorithm
 from fednag.core.keys import Indexes
 from fednag.core.vectors import Vectors
@@ -37,6 +37,8 @@ class Exchange:
     staleness: int = 0
     as_differences: bool = False  # points come up as differences from what was sent
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
+    aggregator: Aggregator | None = None  # as it is in this exchange; None: the scheme's
+    weight: float = 0.0  # the weight of all who were asked; 0: of its workers
     receipts: bool = False  # answers are to say what travelled
 
     @property
@@ -67,7 +69,7 @@ class Receipt:
 class Answers:
     """The workers' answers to an exchange, aggregated.
 
-    Updates that are not finite would spoil everyone's, so they are left out.
+    Updates that cannot be used would spoil everyone's, so they are left out.
     """
 
     total: Total | None = None  # of the updates that can be used, None without any
@@ -81,6 +83,42 @@ class Answers:
     down: int = 0  # bytes
     up: int = 0
     receipts: Mapping[int, Receipt] = field(default_factory=dict)  # if the exchange asks for them
+
+
+def joined(aggregator: Aggregator, a: Answers, b: Answers) -> Answers:
+    """The answers of two groups of workers as those of all of them."""
+    totals = [total for total in (a.total, b.total) if total is not None]
+    both = aggregator.merge(*totals) if len(totals) == 2 else None
+    return Answers(
+        total=both or (totals[0] if totals else None),
+        size=a.size + b.size,
+        memories={**a.memories, **b.memories},
+        residues={**a.residues, **b.residues},
+        told={**a.told, **b.told},
+        steps={**a.steps, **b.steps},
+        refused=a.refused + b.refused,
+        missed=a.missed + b.missed,
+        down=a.down + b.down,
+        up=a.up + b.up,
+        receipts={**a.receipts, **b.receipts},
+    )
+
+
+def screened(aggregator: Aggregator, answers: Answers, sizes: Indexes) -> Answers:
+    """The answers without the updates that the aggregator refuses."""
+    if answers.total is None:
+        return answers
+    total, whose = aggregator.screen(answers.total)
+    if not whose:
+        return answers if total is answers.total else replace(answers, total=total)
+    return replace(
+        answers,
+        total=total,
+        size=answers.size - sum(int(sizes[worker]) for worker in whose),
+        memories={w: kept for w, kept in answers.memories.items() if w not in whose},
+        residues={k: left for k, left in answers.residues.items() if k[0] not in whose},
+        refused=(*answers.refused, *whose),
+    )
 
 
 class Executor:

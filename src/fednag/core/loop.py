@@ -14,10 +14,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from fednag.core.aggregator import Aggregator
-from fednag.core.algorithm import BUFFERS, Algorithm, News, server_round
+from fednag.core.aggregator import Aggregator, Total
+from fednag.core.algorithm import BUFFERS, Algorithm, News, lengths, server_round
+from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined, screened
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
 from fednag.core.ledger import round_entry, upload_entries
 from fednag.core.record import RoundFacts
@@ -26,10 +27,19 @@ from fednag.core.transform import Chain
 from fednag.core.vectors import Vectors, digest
 from fednag.errors import FednagError
 
-SERVER = -1  # whose residue a downlink's is
+SERVER, AGGREGATOR = -1, -2  # whose residues are what a downlink and the aggregator keep
 
 Asked = tuple[Exchange, Memories, Residues]
 """What an executor is given."""
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """What protects single samples: their gradients are clipped at ``norm``, the sums noised."""
+
+    norm: float
+    noise_multiplier: float
+    secret: bool = False  # neither noise nor batches can be drawn again
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +52,10 @@ class Scheme:
     downlink: Chain = field(default_factory=Chain)
     aggregator: Aggregator = field(default_factory=Aggregator)
     schedules: tuple[Schedule, ...] = ()
+    gradient: GradientNoise | None = None
+    by_round: bool = False
+    """A worker's batches depend on the round, and not on how often it has taken part."""
+    attacks: tuple[Attack, ...] = ()
 
     @property
     def stages(self) -> tuple[Algorithm, ...]:
@@ -118,7 +132,9 @@ class Loop:
             lost = draft.lost - lost
             if self.ledger and lost:
                 draft.entries += upload_entries(asked, lost)
-            if not taken or not (yield from self._updated(draft, asked, taken)):
+            if not taken and not scheme.aggregator.always:
+                break
+            if not (yield from self._updated(draft, asked, taken)):
                 break
         return self._next(state, draft)
 
@@ -140,6 +156,8 @@ class Loop:
             draft.lose(workers[~reached])
             workers, steps = workers[reached], steps[reached]
         sent, wire = self._sent(draft, place)
+        kept = draft.residues.get((AGGREGATOR, place)) or scheme.aggregator.init()
+        starts = state.starts[workers]
         return Exchange(
             stage=stage,
             place=place,
@@ -148,9 +166,10 @@ class Loop:
             sent=sent,
             workers=workers,
             steps=steps,
-            starts=state.starts[workers],
+            starts=np.full_like(starts, state.iteration) if scheme.by_round else starts,
             as_differences=not scheme.exact or order.need is not None,
             wire=wire,
+            aggregator=scheme.aggregator.ready(kept, self.setting),
             receipts=self.ledger,
         )
 
@@ -174,18 +193,30 @@ class Loop:
         self, draft: _Draft, asked: Exchange, taken: list[Exchange]
     ) -> Generator[Asked, Answers | None, bool]:
         """The server's half of an exchange; False if no answer can be used."""
-        scheme, server = self.scheme, draft.server
-        answers = yield from self._answers(draft, taken)
+        scheme, server, aggregator = self.scheme, draft.server, asked.aggregator
+        assert aggregator is not None
+        answers = (yield from self._answers(draft, taken)) if taken else Answers()
+        answers = screened(aggregator, answers, self.setting.sizes)
         draft.take(answers, taken)
         if self.ledger:
             for part in taken:
                 draft.entries += upload_entries(asked, answers.missed, part, answers)
-        if answers.total is None:
+        total = answers.total
+        if total is None and aggregator.always:
+            sizes = lengths(scheme.algorithm, asked.stage, server.w).items()
+            zeros = {n: torch.zeros(d, dtype=torch.float64) for n, d in sizes}
+            total = Total(Vectors(**zeros).map(lambda vector: vector.to(server.w.device)), 0.0)
+        if total is None:
             draft.usable = False
             return False
-        draws = type(scheme.aggregator).finish is not Aggregator.finish
+        draws = type(aggregator).finish is not Aggregator.finish
         key = self.setting.seed, AGGREGATION, asked.round, asked.place
-        mean = scheme.aggregator.finish(answers.total, generator(*key) if draws else None)
+        rng = generator(*key) if draws else None
+        mean = aggregator.finish(total, rng)
+        if rng is not None and (kept := aggregator.init()):
+            keeper = AGGREGATOR, asked.place
+            kept = draft.residues.get(keeper) or kept
+            draft.residues[keeper] = aggregator.learn(kept, total, rng)
         mean = mean.map(lambda vector: vector.to(server.w.dtype))
         if asked.as_differences:
             sent = asked.sent
@@ -199,8 +230,9 @@ class Loop:
             for worker, steps in zip(part.workers.tolist(), part.steps.tolist(), strict=True)
         ]
         draft.news = News(
-            share=float(answers.size / self.executor.held),
-            steps=float(np.mean(done)),
+            # Who came, and with how much data, is no news where a result must not depend on it.
+            share=self._expected if aggregator.always else answers.size / self.executor.held,
+            steps=float(np.mean(done)) if done else 0.0,
             staleness=tuple(np.repeat([part.staleness for part in taken], counts).tolist()),
             seconds=draft.now,
             round=draft.state.round,
@@ -215,6 +247,11 @@ class Loop:
         held = mean if BUFFERS in mean else server
         draft.server = updated.but(**{BUFFERS: held[BUFFERS]}) if BUFFERS in held else updated
         return True
+
+    @property
+    def _expected(self) -> float:
+        """The part of all workers that a round is meant to have."""
+        return self.setting.cohort / len(self.setting.sizes)
 
     def _closed(self, draft: _Draft, order: Order, asked: Exchange) -> list[Exchange]:
         """Wait until the exchange is over: whose answers are in it, by worker.
@@ -265,26 +302,9 @@ class Loop:
         for part in taken:
             came = yield part, draft.memories, draft.residues
             assert came is not None
-            found = came if found is None else self._merged(found, came)
+            found = came if found is None else joined(self.scheme.aggregator, found, came)
         assert found is not None
         return found
-
-    def _merged(self, a: Answers, b: Answers) -> Answers:
-        totals = [total for total in (a.total, b.total) if total is not None]
-        both = self.scheme.aggregator.merge(*totals) if len(totals) == 2 else None
-        return Answers(
-            total=both or (totals[0] if totals else None),
-            size=a.size + b.size,
-            memories={**a.memories, **b.memories},
-            residues={**a.residues, **b.residues},
-            told={**a.told, **b.told},
-            steps={**a.steps, **b.steps},
-            refused=a.refused + b.refused,
-            missed=a.missed + b.missed,
-            down=a.down + b.down,
-            up=a.up + b.up,
-            receipts={**a.receipts, **b.receipts},
-        )
 
     def _next(self, state: State, draft: _Draft) -> State:
         told = state.record is not None  # of those named so far

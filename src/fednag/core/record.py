@@ -54,7 +54,7 @@ class Record:
     seconds: float
     participants: int  # workers who answered in this round
     worker_losses: tuple[float, ...] | None = None
-    refusals: int = 0  # updates refused since the start of the run, for they were not finite
+    refusals: int = 0  # updates refused since the start of the run: not finite, or too long
     refused: tuple[int, ...] = ()  # whose, since the record before this one
     clock: float | None = None  # simulated seconds since the start; None without a clock
     misses: int = 0  # workers left out since the start, for they were late or could not be reached
@@ -65,6 +65,7 @@ class Record:
     # Since the record before this one. A plain round is not listed: its workers are those the seed
     # draws, and they did tau local iterations each.
     rounds: tuple[RoundFacts, ...] = ()
+    epsilon: float | None = None  # spent since the start; None where no privacy is promised
 
     def measured(self, measure: str) -> float | None:
         """The loss, the accuracy or a metric, by its name; None if it was not measured."""
@@ -84,6 +85,8 @@ class Record:
         for each in fields.get("rounds", ()):
             if each["stages"] is None:
                 del each["stages"]
+        if self.epsilon is None:
+            del fields["epsilon"]
         if self.worker_losses is None:
             del fields["worker_losses"]
         if not self.refusals:

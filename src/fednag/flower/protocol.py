@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from importlib.metadata import version
 from math import isfinite
 from typing import Any
@@ -64,14 +65,16 @@ class Refusal(Exception):  # noqa: N818 (it is the silo's fault, not ours)
         self.not_finite = not_finite
 
 
-def versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
     """What both sides must have in common."""
     return {name: version(name) for name in VERSIONED}
 
 
-def compared(others_allowed: bool) -> dict[str, str]:
+def compared(others_allowed: bool) -> Mapping[str, str]:
     """Those versions of ours that the other side must have."""
-    return {"fednag": version("fednag")} if others_allowed else versions()
+    known = versions()
+    return {"fednag": known["fednag"]} if others_allowed else known
 
 
 def pack(vectors: Mapping[str, Vector]) -> ArrayRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from fednag.flower.journal import note, say
 from fednag.flower.settings import Deployment, read_run_config
 from fednag.flower.silo_log import SiloLog
 from fednag.flower.silo_memory import TOKEN
+from fednag.privacy.promise import secret_noise
 from fednag.runs.build import Builder, Parts
 from fednag.runs.execute import Execution, find
 from fednag.runs.folder import RunFolder
@@ -50,6 +52,8 @@ def main(grid: Grid, context: Context) -> None:
 def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Outcome:
     """Play a deployment's rounds with the silos on ``grid``; writes the usual run folder."""
     resolved, plan, notes = plan_of(deployment)
+    scheme, privacy = secret_noise(plan.scheme, plan.privacy)
+    plan = replace(plan, scheme=scheme, privacy=privacy)
     out = Path(deployment.flower.out)
     log = SiloLog()
     folder = None

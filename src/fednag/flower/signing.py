@@ -1,4 +1,4 @@
-"""A silo's own key, with which it signs what it was sent and what it sends, for the ledger."""
+"""A silo's own key: it signs what it was sent and what it sends, and its keys of secure sums."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class Signer:
         return self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, content: bytes) -> str:
-        return self._key.sign(content).hex()
+        return self.sign_bytes(content).hex()
+
+    def sign_bytes(self, content: bytes) -> bytes:
+        return self._key.sign(content)
 
 
 def is_signed(key: str, content: bytes, signature: str) -> bool:

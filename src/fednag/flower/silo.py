@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fednag.errors import FednagError
 from fednag.flower.protocol import METRIC, Refusal, decoded, layout
 from fednag.flower.settings import Deployment
 from fednag.flower.silo_data import held_by, number_of
+from fednag.privacy.promise import secretly
 from fednag.problems.metrics import fitting
 from fednag.runs.build import Builder, metrics_of, resolve_device
 from fednag.simulate.engine import Engine, Uploads, first_memory, is_checked
@@ -40,7 +42,7 @@ class Silo:
         draws = Draws(
             experiment.seed, [self.samples], experiment.training.batch, numbers=[self.number]
         )
-        self.scheme = deployment.scheme
+        self.scheme = secretly(deployment.scheme)
         self.engine = Engine(
             self.problem, self.scheme, [holding.samples], draws, chunk=1, threads=1
         )
@@ -65,7 +67,8 @@ class Silo:
     def like(self, names: tuple[str, ...]) -> Vectors:
         """Names, lengths and types of vectors that come down."""
         problem = self.problem
-        lengths = {name: len(problem.initial) for name in names}
+        first = self.algorithm.init(problem.initial)
+        lengths = {name: len(first.get(name, problem.initial)) for name in names}
         if problem.batch_norm == "averaged" and len(problem.buffers):
             lengths[BUFFERS] = len(problem.buffers)
         return layout(lengths, problem.dtype)
@@ -76,11 +79,15 @@ class Silo:
         return decoded(self.scheme.downlink, record, self.like(self.sent(place)), *key)
 
     @property
+    def same_steps(self) -> bool:
+        """All silos of a round do the same number of local iterations."""
+        return isinstance(self.scheme.controller, Constant)
+
+    @property
     def most_steps(self) -> int:
         """Local iterations a server may ask for: tau, unless a controller decides."""
         training = self.experiment.training
-        plain = isinstance(self.scheme.controller, Constant)
-        return training.tau if plain else training.iterations
+        return training.tau if self.same_steps else training.iterations
 
     def sent(self, place: int) -> tuple[str, ...]:
         """The vectors that come down in a stage."""
@@ -117,9 +124,17 @@ class Silo:
                 self.problem.check_again()
             found = self.engine.uploads(asked, memories, residues)
         if not found.finite.all():
-            raise Refusal("the update is not finite", not_finite=True)
+            raise Refusal(self._unusable(found.up), not_finite=True)
         kept = found.kept.map(lambda rows: rows[0].clone()) if found.kept else mine
         return found, kept, time.monotonic() - began
+
+    def _unusable(self, up: Vectors) -> str:
+        """Why an update is not sent."""
+        largest = max(float(vector.abs().max()) for vector in up.values())
+        if not isfinite(largest):
+            return "the update is not finite"
+        limit = getattr(self.scheme.aggregator, "range", 0.0)
+        return f"the update has a number of {largest:.4g}; raise aggregator.range from {limit:g}"
 
     def _here(self, sent: Vectors) -> Vectors:
         return sent.map(lambda vector: vector.to(self.problem.device))

@@ -38,6 +38,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg as Averaging
 from flwr.serverapp.strategy import Result
 
+from fednag.aggregators import Secure
 from fednag.algorithms import ALGORITHMS
 from fednag.config import check_algorithm, describe
 from fednag.config.own import build_part
@@ -56,6 +57,7 @@ from fednag.flower.named import ORDER, SIZE, STEPS, TRAIN, Names
 from fednag.flower.protocol import Refusal, one_line, pack
 from fednag.flower.settings import MOST_SAMPLES
 from fednag.flower.silo_memory import accepted, mark
+from fednag.privacy.promise import secret
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +103,25 @@ class Method(Averaging, Executor):
         if algorithm.pooled:
             raise FednagError(f"{algorithm!r} is centralised: there is nothing to federate")
         check_algorithm(algorithm)
+        if algorithm.channel or algorithm.aggregator is not None:
+            raise FednagError(
+                "algorithm",
+                f"{type(algorithm).__name__} encodes or noises what travels, which nodes of an app "
+                "do not do for it",
+                "use a deployment of fednag's own",
+            )
+        if isinstance(summed := _part("aggregator", aggregator), Secure):
+            raise FednagError(
+                "aggregator",
+                "a strategy sees every node's update, so nothing would be secure",
+                "use `fednag flower` for it",
+            )
         self.algorithm, self.seed, self.max_samples = algorithm, seed, max_samples
         self.scheme = Scheme(
             algorithm,
             uplink=Chain(tuple(_part("uplink", part) for part in uplink)),
-            downlink=Chain(tuple(_part("downlink", part) for part in downlink)),
-            aggregator=_part("aggregator", aggregator),
+            downlink=Chain(tuple(secret(_part("downlink", part)) for part in downlink)),
+            aggregator=secret(summed),
             schedules=tuple(_part("schedule", part) for part in schedules),
         )
         for place, schedule in enumerate(self.scheme.schedules):
@@ -292,7 +307,6 @@ class Method(Averaging, Executor):
         refused: list[int] = []
         steps: dict[int, int] = {}
         total: Total | None = None
-        size = 0
         single = numbers_returned(self.algorithm, asked.stage, asked.sent.w)
         for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
             node = reply.metadata.src_node_id
@@ -308,13 +322,20 @@ class Method(Averaging, Executor):
             (metrics,) = reply.content.metric_records.values()
             if isinstance(done := metrics.get(STEPS), int) and done >= 0:
                 steps[worker] = done
-            total = including(self.scheme.aggregator, total, up, samples)
-            size += samples
+            total = including(
+                asked.aggregator or self.scheme.aggregator, total, up, samples, worker
+            )
         heard = {*used, *refused}
+        if total is not None:
+            total, whose = self.scheme.aggregator.screen(total)
+            for worker, why in whose.items():
+                log(WARNING, "fednag: node %d: %s", self._nodes[worker], why)
+                refused.append(worker)
+                del used[worker]
         # It tells a node which of its memories is meant: the one of the last round used.
         answers = Answers(
             total=total,
-            size=size,
+            size=sum(self._sizes[self._nodes[worker]] for worker in used),
             memories={} if asked.stage.asks else dict.fromkeys(used, mark(asked.round)),
             steps=steps,
             refused=tuple(refused),
@@ -419,7 +440,7 @@ class Named(Method):
 @cache
 def strategy_of(method: type[Algorithm]) -> type[Named]:
     """The strategy of a method, with the method's name and the first line of its description."""
-    known = fields(method)  # type: ignore[arg-type]
+    known = sorted(fields(method), key=lambda f: bool(f.kw_only))  # type: ignore[arg-type]
     shown = [f.name if f.default is MISSING else f"{f.name}={f.default!r}" for f in known]
     about = (method.__doc__ or method.__name__).strip().splitlines()[0]
     text = f"{about}\n\nNumbers: {', '.join(shown) or 'none'}."

@@ -34,6 +34,7 @@ from fednag.errors import FednagError, within
 from fednag.flower.named import MARK, ORDER, SIZE, STEPS, Names, names_of
 from fednag.flower.protocol import decoded, layout, numbers
 from fednag.flower.silo_memory import Memory
+from fednag.privacy.promise import secret
 from fednag.problems.losses import resolve
 from fednag.problems.plain import Buffers, Plain
 from fednag.transforms import TRANSFORMS
@@ -147,7 +148,8 @@ def _method(table: Mapping[str, Any]) -> Algorithm:
 
 def _transform(table: Mapping[str, Any]) -> Transform:
     with within("message"):
-        return build_part(table, TRANSFORMS, Transform, "uplink")
+        part: Transform = secret(build_part(table, TRANSFORMS, Transform, "uplink"))
+        return part
 
 
 def _reply(

@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from fednag.aggregators import Secure
 from fednag.config import CUSTOM, parse, read
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Receipt, Residues
 from fednag.core.keys import Draws
 from fednag.core.loop import Loop
 from fednag.errors import FednagError
+from fednag.privacy.promise import draws_again
 from fednag.problems.checks import MisrecordedError
 from fednag.runs import checkpoint
 from fednag.runs.build import Builder
 from fednag.runs.execute import other_versions
 from fednag.runs.folder import RunFolder
 from fednag.runs.ledger import Entry, Verified, rounds_of, verify
+from fednag.simulate.engine import Engine
 from fednag.simulate.run import Local, Plan, begun
 
 COMPARED = ("stage", "worker", "status", "sent", "samples", "steps", "staleness", "up")
@@ -71,6 +74,12 @@ def audit(folder: RunFolder, upto: int | None = None) -> Audited:
         about = f"the ledger has rounds 1 to {last}"
         raise FednagError("--round", about, "give one of them", given=upto)
     plan = _plan_of(folder, found)
+    if not draws_again(plan.scheme, folder.info().get("runner") == "flower"):
+        raise FednagError(
+            folder.path,
+            "its noise cannot be drawn again, so that nobody can play it again",
+            "`fednag ledger verify` says whether the ledger was changed",
+        )
     notes = other_versions(folder.info().get("versions", {}), "made")
     remote = folder.info().get("runner") == "flower"
     for entry in found.entries:
@@ -113,11 +122,14 @@ def _compared(
     digests = 0
     sizes = [len(owned) for owned in plan.owned]
     with Local(plan, Draws(plan.seed, sizes, plan.batch)) as local:
-        executor = AsRecorded(local.executor, rounds) if remote else local.executor
+        executor = AsRecorded(local.engine, rounds) if remote else local.executor
+        # Masks are never the same again; what is under them shows in the sums.
+        masked = remote and isinstance(plan.scheme.aggregator, Secure)
+        compared = tuple(name for name in COMPARED if name != "up" or not masked)
         loop, state = Loop(plan.scheme, plan.setting, executor, ledger=True), begun(plan)
         for number in range(1, upto + 1):
             state = loop.advance(state)
-            difference = _difference(number, rounds.get(number, ()), state.entries)
+            difference = _difference(number, rounds.get(number, ()), state.entries, compared)
             if difference:
                 return Audited(number, digests, difference)
             digests += sum(_digests(entry) for entry in state.entries)
@@ -125,7 +137,10 @@ def _compared(
 
 
 def _difference(
-    number: int, then: Sequence[Entry], now: Sequence[Mapping[str, Any]]
+    number: int,
+    then: Sequence[Entry],
+    now: Sequence[Mapping[str, Any]],
+    compared: Sequence[str] = COMPARED,
 ) -> Difference | None:
     """The first difference between a round as it is written and as it comes out."""
     *uploads, end = then or [{}]
@@ -133,7 +148,7 @@ def _difference(
     if [_whose(entry) for entry in uploads] != [_whose(entry) for entry in again]:
         return Difference(number, "cohort")
     for old, new in zip(uploads, again, strict=True):
-        for name in COMPARED:
+        for name in compared:
             unseen = name in ("up", "samples", "steps") and old["status"] != "used"
             if not unseen and old.get(name) != new.get(name):
                 return Difference(number, name, old["worker"], old["stage"])
@@ -156,7 +171,7 @@ def _digests(entry: Mapping[str, Any]) -> int:
 class AsRecorded(Executor):
     """Leaves out of each exchange those who then missed it or were refused."""
 
-    def __init__(self, inner: Executor, rounds: Mapping[int, Sequence[Entry]]) -> None:
+    def __init__(self, inner: Engine, rounds: Mapping[int, Sequence[Entry]]) -> None:
         self.inner, self.held = inner, inner.held
         self.statuses = {
             (e["round"], e["stage"], e["worker"]): e["status"]
@@ -168,7 +183,7 @@ class AsRecorded(Executor):
         named = asked.workers.tolist()
         was = {i: self.statuses.get((asked.round, asked.place, i), "used") for i in named}
         taken = np.array([was[i] == "used" for i in named], dtype=bool)
-        answers = Answers()
+        answers, asked = Answers(), replace(asked, weight=self.inner.weight(asked))
         if taken.any():
             answers = self.inner.exchange(asked.among(taken), memories, residues)
         missed, refused = (

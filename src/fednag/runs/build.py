@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -18,6 +18,7 @@ from fednag.config.own import own_loss, own_metrics, own_model
 from fednag.config.parts import scheme_of
 from fednag.config.sections import Data, Evaluation, Split, Stop, is_own
 from fednag.core.algorithm import BUFFERS, Algorithm, lengths
+from fednag.core.attack import attackers
 from fednag.core.keys import Draws
 from fednag.core.loop import Scheme
 from fednag.core.vectors import Vectors
@@ -28,17 +29,20 @@ from fednag.data.partition import Partition
 from fednag.devices.executor import on_clock
 from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
+from fednag.privacy.promise import accountant_of, sample_accountant
 from fednag.problems import models
 from fednag.problems.losses import Loss
 from fednag.problems.metrics import METRICS, Metric, better_of, fitting
 from fednag.problems.models import Factory, made
 from fednag.problems.problem import Problem
-from fednag.simulate.engine import first_state
+from fednag.simulate.engine import first_memory, first_state
+from fednag.simulate.private import check_model
 from fednag.simulate.run import Level, Patience, Plan
 from fednag.simulate.tuning import choose
 
 T = TypeVar("T")
 
+NAMED = 10  # attackers in a note
 WIDE = 5.0  # standard deviations of features above this are worth a word
 
 
@@ -99,7 +103,8 @@ class Builder:
         # Methods that are compared share the choice.
         choice = self._once(
             [
-                f"tuning of {per_round}, chunk {engine.chunk}",  # a given one displaces none found
+                # A given chunk displaces none found.
+                f"tuning of {per_round}, chunk {engine.chunk}, {scheme.gradient}",
                 *self._parts(experiment, device),
                 (draws.width, training.tau, engine, algorithm.elementwise),
             ],
@@ -111,11 +116,11 @@ class Builder:
                 training.tau,
                 participants=per_round,
                 iterations=training.iterations,
-                chunk=engine.chunk,
+                chunk=1 if scheme.gradient else engine.chunk,  # samples are stacked instead
                 threads=engine.threads,
             ),
         )
-        notes = list(choice.notes)
+        notes = [*choice.notes, *attacked(experiment, scheme, dataset, workers)]
         if self.parts.several_seeds and isinstance(self._given_module(experiment), nn.Module):
             notes.append(
                 "model: all seeds start from the weights of this one module; give a function of "
@@ -160,6 +165,10 @@ class Builder:
             threads=choice.threads,
             ledger=experiment.ledger.kind == "chain",
         )
+        if experiment.privacy.delta is not None:
+            plan = private(experiment, plan)
+            assert plan.privacy is not None
+            notes += plan.privacy.notes(plan.rounds)
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)
             notes += remarks
@@ -259,6 +268,23 @@ class Builder:
             self._made[key] = make()
         made: T = self._made[key]
         return made
+
+
+def attacked(
+    experiment: Experiment, scheme: Scheme, dataset: Dataset, workers: int
+) -> Iterator[str]:
+    """Who attacks how; raises FednagError for what cannot be."""
+    attackers(scheme.attacks, experiment.seed, workers)  # they must be there
+    for place, attack in enumerate(scheme.attacks):
+        kind, who = experiment.attack[place]["kind"], attack.attackers(experiment.seed, workers)
+        if attack.flips and dataset.classes is None:
+            raise FednagError(
+                f"attack.{place}.kind",
+                f"{kind} changes labels, and these data have none",
+                "use another",
+            )
+        named = ", ".join(map(str, who[:NAMED])) + ", …" * (len(who) > NAMED)
+        yield f"attack: {kind} by worker{'s' * (len(who) > 1)} {named}"
 
 
 def of_integers(given: Callable[..., Problem], dataset: Dataset, standardise: bool) -> Problem:
@@ -465,6 +491,28 @@ def check_links(scheme: Scheme, problem: Problem) -> None:
         up = Vectors(**{n: problem.initial.new_zeros(size) for n, size in sizes.items()})
         scheme.uplink.check(up, "uplink", len(scheme.algorithm.channel))
         scheme.downlink.check(server.pick([*stage.down, *[BUFFERS] * with_buffers]), "downlink")
+
+
+def private(experiment: Experiment, plan: Plan) -> Plan:
+    """The plan with an accountant of its noise."""
+    section, scheme = experiment.privacy, plan.scheme
+    assert section.delta is not None
+    promised: dict[str, Any] = {"delta": section.delta, "budget": section.epsilon}
+    if section.unit == "sample":
+        check_model(plan.problem)
+        return replace(
+            plan, privacy=sample_accountant(scheme, plan.setting, plan.batch, **promised)
+        )
+    accountant = accountant_of(
+        scheme,
+        plan.setting,
+        **promised,
+        remembers=bool(first_memory(plan.algorithm, plan.problem)),
+        buffers=BUFFERS in first_state(plan.algorithm, plan.problem),
+    )
+    if accountant.mechanism.sampling == "fixed":  # then nothing may tie a worker's rounds together
+        scheme = replace(scheme, by_round=True)
+    return replace(plan, privacy=accountant, scheme=scheme)
 
 
 def outputs_of(y: Tensor) -> int:

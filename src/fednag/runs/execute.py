@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fednag.aggregators import Secure
 from fednag.config import Experiment
 from fednag.config.keys import Key
 from fednag.config.own import own_anchor
+from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import BUFFERS
 from fednag.core.ending import Ending
 from fednag.core.files import os_errors, write_atomically
@@ -37,7 +39,6 @@ from fednag.runs.interrupts import Interrupted, Watch
 from fednag.runs.ledger import Ledger
 from fednag.runs.outcome import Outcome
 from fednag.runs.view import ending_of
-from fednag.runs.weights import load_model, save_model
 from fednag.simulate.run import Plan, Trainer, simulate
 from fednag.simulate.tuning import alone_note, plain_note
 
@@ -75,6 +76,7 @@ class Execution:
     runner: str = "simulator"
     facts: dict[str, Any] = field(default_factory=dict)  # more for run.json
     opened: Callable[[RunFolder], None] | None = None  # told where the run is written
+    _begun: int = 0  # rounds, replayed ones too, if their noise cannot be drawn again
     ledger: Ledger | None = field(init=False, default=None)
     key: Key = field(init=False)  # a folder that goes on keeps the format it was begun with
 
@@ -87,6 +89,7 @@ class Execution:
         if out is None:
             if self.plan.ledger:
                 raise FednagError("ledger.kind", "a ledger is kept in a run's folder", "give out")
+            self._count(None, 0)
             return self._train(None, [], None)
         folder = RunFolder.create(out, self.experiment.name, _stem(self.label, self.key))
         with _writing(folder), folder.locked():
@@ -98,6 +101,7 @@ class Execution:
             self._write_info(folder, "running")
             folder.records_file.touch()
             self._open(folder)
+            self._count(folder, 0)
             return self._train(folder, [], None)
 
     def resume(self, folder: RunFolder) -> Outcome:
@@ -126,6 +130,7 @@ class Execution:
                 self.notes.append(f"{went_on} (checkpoint)")
             elif folder.records_file.stat().st_size:
                 self.notes.append("it had no checkpoint, and was begun again")
+            self._count(folder, saved.state.round if saved else 0)
             records = folder.back_to(saved.mark if saved else None)
             self._about["started"] = info.get("started")
             self._write_info(folder, "running")
@@ -176,6 +181,7 @@ class Execution:
             if folder:
                 checkpoint.remove(folder)
                 folder.back_to(None)
+            self._count(folder, 0)
             if self.ledger:
                 self.ledger.again(0, str(error))
             return self._trained(folder, [], None)
@@ -209,6 +215,26 @@ class Execution:
         assert state is not None
         return self._end(folder, state, records)
 
+    def _count(self, folder: RunFolder | None, rounds: int) -> None:
+        """Have rounds counted before they release noise that cannot be drawn again.
+
+        Those beyond ``rounds``, from which training goes on, are released a second time.
+        """
+        privacy = self.plan.privacy
+        if privacy is None or not privacy.secret:
+            return
+        if folder:
+            self._begun = folder.released(rounds)
+        replayed = self._begun - rounds
+
+        def releasing(number: int) -> None:
+            self._begun = number + replayed
+            if folder:
+                folder.count_release(self._begun)
+
+        again = replace(privacy, replayed=replayed)
+        self.plan = replace(self.plan, privacy=again, releasing=releasing)
+
     def _open(self, folder: RunFolder) -> None:
         if self.opened:
             self.opened(folder)
@@ -229,7 +255,9 @@ class Execution:
         best = problem.module_at(state.best.w, state.best.buffers) if state.best else final
         if folder:
             models = {"best.safetensors": best, "final.safetensors": final}
-            digests = {name: save_model(m, folder.path / name) for name, m in models.items()}
+            digests = {
+                name: checkpoint.save_model(m, folder.path / name) for name, m in models.items()
+            }
             status = "diverged" if state.diverged else "finished"
             found: dict[str, Any] = {}
             if state.best:
@@ -246,7 +274,9 @@ class Execution:
         digests = digests if isinstance(digests, dict) else {}
         problem = self.plan.problem
         best, final = (
-            load_model(problem.module_at(problem.initial), folder.path / name, digests.get(name))
+            checkpoint.load_model(
+                problem.module_at(problem.initial), folder.path / name, digests.get(name)
+            )
             for name in ("best.safetensors", "final.safetensors")
         )
         with suppress(OSError):  # it may have ended before it could tidy up
@@ -269,7 +299,12 @@ class Execution:
         last = records[-1] if records else None
         if last and last.refusals:
             whose = _whose({worker for record in records for worker in record.refused})
-            why = "they were not finite" if self.trainer is None else "see silos.jsonl"
+            aggregator = self.plan.scheme.aggregator
+            why = "they were not finite"
+            why += ", or beyond aggregator.range" * isinstance(aggregator, Secure)
+            screens = type(aggregator).screen is not Aggregator.screen
+            why += ", or too long for the aggregator" * screens
+            why = why if self.trainer is None else "see silos.jsonl"
             self.notes.append(f"{last.refusals} updates of {whose} were refused: {why}")
         if last and last.misses:
             whose = _whose({worker for record in records for worker in record.missed})
@@ -300,8 +335,11 @@ class Execution:
             return []
         gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
         found = [plain_note(gradients.plain)] if gradients.plain else []
-        if gradients.alone and not gradients.plain and self.plan.chunk > 1:
-            found.append(alone_note(gradients.alone))
+        if gradients.alone and not gradients.plain:
+            if self.plan.scheme.gradient:
+                found.append(f"samples' gradients are taken one by one ({gradients.alone})")
+            elif self.plan.chunk > 1:
+                found.append(alone_note(gradients.alone))
         if judgements.plain and judgements.plain != gradients.plain:
             found.append(f"its evaluation is not recorded ({judgements.plain}), which is slower")
         return [note for note in found if note not in self.notes]
@@ -363,6 +401,7 @@ class Execution:
             **_held(self.plan),
             "work": workload_facts(self.plan),
             "notes": list(self.notes),
+            **({"privacy": self.plan.privacy.facts} if self.plan.privacy else {}),
             "runner": self.runner,
             **self.facts,
             "versions": {name: version(name) for name in RECORDED_VERSIONS},

@@ -179,7 +179,9 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
     tested = width >= WIDE and any(view.values("test_loss") for view in look.views)
     metrics = (name for view in look.views for name in view.metrics)
     measures = list(dict.fromkeys([*["test_loss"] * tested, *metrics]))
-    for heading in (*(HEADINGS[i] for i in shown), *(titled(name) for name in measures)):
+    private = ["epsilon"] if any(_epsilon(view) is not None for view in look.views) else []
+    named = *(titled(name) for name in measures), *private
+    for heading in (*(HEADINGS[i] for i in shown), *named):
         right = heading in RIGHT or heading not in HEADINGS
         wraps = heading in ("experiment", "run")
         table.add_column(
@@ -190,7 +192,9 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
         )
     for name, view in zip(names[:most], look.views[:most], strict=True):
         line = [Text(name), *_line(view)]
-        table.add_row(*(line[i] for i in shown), *(_last(view, name) for name in measures))
+        spent = [_amount(_epsilon(view)) for _ in private]
+        last = *(_last(view, name) for name in measures), *spent
+        table.add_row(*(line[i] for i in shown), *last)
     parts: list[RenderableType] = [table]
     if len(look.views) > most:
         parts.append(Text(f"… and {len(look.views) - most} more", style="dim"))
@@ -202,18 +206,26 @@ def _last(view: RunView, measure: str) -> str:
     return "".join(f"{value:.4f}" for value in view.values(measure)[-1:]) or "-"
 
 
+def _epsilon(view: RunView) -> float | None:
+    """The privacy spent so far."""
+    return view.records[-1].epsilon if view.records else None
+
+
+def _amount(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
 def _line(view: RunView) -> list[RenderableType]:
-    records, state = view.records, state_of(view)
-    round_now, rounds = view.rounds, view.planned
-    losses = [r.loss for r in records if r.loss is not None]
-    accuracies = [r.accuracy for r in records if r.accuracy is not None]
+    state, rounds = state_of(view), view.planned
+    losses = [r.loss for r in view.records if r.loss is not None]
+    accuracies = [r.accuracy for r in view.records if r.accuracy is not None]
     speed = pace(view) if view.running else None
     return [
         Text(view.label),
         str(view.seed),
         Text(state, style=STYLES.get(state, "")),
-        ProgressBar(total=rounds or max(1, round_now), completed=round_now, width=12),
-        f"{round_now}/{rounds or '?'}",
+        ProgressBar(total=rounds or max(1, view.rounds), completed=view.rounds, width=12),
+        f"{view.rounds}/{rounds or '?'}",
         f"{losses[-1]:.4f}" if losses else "-",
         sparkline(losses, logarithmic=True),
         f"{accuracies[-1]:.1%}" if accuracies else "-",
@@ -231,6 +243,8 @@ def plain_line(view: RunView) -> str:
     measured = {"test loss": data["test_loss"], **data["metrics"]}
     for name, value in measured.items():
         accuracy += "" if value is None else f", {name} {value:.4f}"
+    if _epsilon(view) is not None:
+        accuracy += f", epsilon {_amount(_epsilon(view))}"
     left = seconds_left(view)
     tail = "" if left is None else f", {time_text(left)} left"
     name = f"{data['experiment']}, " if data["experiment"] else ""
@@ -257,6 +271,7 @@ def as_data(view: RunView) -> dict[str, Any]:
         "accuracy": last.accuracy if last else None,
         "test_loss": last.test_loss if last else None,
         "metrics": dict(last.metrics) if last else {},
+        "epsilon": _epsilon(view),
         "rounds_per_second": pace(view) if view.running else None,
         "seconds_left": seconds_left(view),
     }
