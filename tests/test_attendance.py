@@ -182,6 +182,47 @@ def test_the_replay_of_such_a_run_is_the_run(fleet: str, tmp_path: Path) -> None
     assert played.ends.tolist() == [record.clock for record in run.records]
 
 
+TRAVELS: dict[str, dict[str, Any]] = {
+    "half up": {"uplink": ["float16"]},
+    "half down": {"downlink": ["float16"]},
+    "signs up, numbers down": {"uplink": ["error-feedback", "sign"], "downlink": ["bfloat16"]},
+}
+
+
+@pytest.mark.parametrize("deadline", [0.006, 1e-6, None])
+@pytest.mark.parametrize("parts", TRAVELS)
+@pytest.mark.parametrize("name", ["fednag", "mime"])
+def test_replays_see_what_transforms_save(
+    name: str, parts: str, deadline: float | None, fleet: str, tmp_path: Path
+) -> None:
+    """In every exchange, and also where some or all workers were left out: to the bit."""
+    clock = {"fleet": fleet} | ({"deadline": deadline} if deadline else {})
+    fednag.run(name, clock=clock, out=tmp_path, **KNOWN, **TRAVELS[parts])
+    (folder,) = tmp_path.glob("*/*/run.json")
+    run = read_run(RunFolder(folder.parent))
+    played = replay(load_fleet(fleet), run.workload, run.rounds, run.seed, deadline, leave_out=True)
+    assert played.ends.tolist() == [record.clock for record in run.records]
+    if deadline == 0.006:
+        assert 0 < run.records[-1].misses < 3 * 6
+    plain = replace(run.workload, rounds={})
+    declared = replay(load_fleet(fleet), plain, run.rounds, run.seed, deadline, leave_out=True)
+    if deadline is None:
+        assert (declared.ends[1:] > played.ends[1:]).all()
+
+
+def test_replays_see_it_too_where_a_device_is_away(tmp_path: Path) -> None:
+    """The bytes of a round are then those of fewer than were to take part."""
+    text = FLEET.replace('name = "quick"', 'name = "quick"\navailable = [[0, 0.02]]\nperiod = 0.06')
+    (tmp_path / "away.toml").write_text(text)
+    clock = {"fleet": str(tmp_path / "away.toml")}
+    fednag.run("fednag", clock=clock, out=tmp_path, uplink=["float16"], **KNOWN)
+    (folder,) = tmp_path.glob("*/*/run.json")
+    run = read_run(RunFolder(folder.parent))
+    assert run.records[-1].misses == 6
+    played = replay(load_fleet(clock["fleet"]), run.workload, run.rounds, run.seed, leave_out=True)
+    assert played.ends.tolist() == [record.clock for record in run.records]
+
+
 def test_the_fleet_is_part_of_a_run(fleet: str, tmp_path: Path) -> None:
     known = KNOWN | {"clock": {"fleet": fleet, "deadline": 0.009}, "out": tmp_path / "runs"}
     fednag.run("fedavg", **known)

@@ -260,9 +260,11 @@ class Loop:
         """
         executor, now = self.executor, draft.now
         arrivals = executor.arrivals(asked, now)
-        if not self.scheme.algorithm.pooled and not executor.counts_downloads:
+        if not self.scheme.algorithm.pooled:
             wire = asked.sent if asked.wire is None else asked.wire
-            draft.down += wire.nbytes * len(asked.workers)
+            draft.stages.append((wire.nbytes, 0))
+            if not executor.counts_downloads:
+                draft.down += wire.nbytes * len(asked.workers)
         if order.need is None:
             limit = now + order.seconds
             there = (arrivals <= limit) & np.isfinite(arrivals)
@@ -360,6 +362,7 @@ class _Draft:
         self.starts = state.starts.copy()
         self.now = state.clock
         self.down = self.up = 0
+        self.stages: list[tuple[int, int]] = []  # bytes of one worker in each exchange
         self.lost: set[int] = set()  # to the clock: they are not asked again in this round
         self.missed: set[int] = set()
         self.refused: set[int] = set()
@@ -385,6 +388,8 @@ class _Draft:
                 part = part.among(~np.isin(part.workers, answers.missed))
             self.starts[part.workers] += part.steps
             self.answered += len(part.workers)
+        if self.stages and self.answered:
+            self.stages[-1] = self.stages[-1][0], answers.up // self.answered
 
     def sealed(self, server: Vectors) -> tuple[dict[str, Any], ...]:
         """The entries of this round, workers of a stage in order."""
@@ -401,8 +406,9 @@ class _Draft:
         as_drawn = np.array_equal(workers, drawn) and bool((steps == tau).all())
         if exact and not self.flying and as_drawn:
             return ()
-        who = (None, None) if as_drawn else (tuple(workers.tolist()), tuple(steps.tolist()))
-        return (RoundFacts(number, self.down, self.up, *who),)
+        who, how = (None, None) if as_drawn else (tuple(workers.tolist()), tuple(steps.tolist()))
+        stages = tuple(self.stages) if len(self.stages) > 1 or self.missed else None
+        return (RoundFacts(number, self.down, self.up, who, how, stages),)
 
 
 def _landed(flight: Flight, asked: Exchange) -> Exchange:

@@ -19,11 +19,15 @@ class RoundFacts:
     up: int
     cohort: tuple[int, ...] | None = None  # None: those the seed draws
     steps: tuple[int, ...] | None = None  # of each of them; None: tau
+    # Bytes of one worker's download and upload in each exchange, where the sums do not tell.
+    stages: tuple[tuple[int, int], ...] | None = None
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> RoundFacts:
         """From a table of JSON."""
         listed = {n: tuple(table[n]) for n in ("cohort", "steps") if table.get(n) is not None}
+        if table.get("stages") is not None:
+            listed["stages"] = tuple((down, up) for down, up in table["stages"])
         return cls(**{**table, **listed})
 
 
@@ -78,6 +82,9 @@ class Record:
             del fields["metrics"]
         if not self.rounds:
             del fields["rounds"]
+        for each in fields.get("rounds", ()):
+            if each["stages"] is None:
+                del each["stages"]
         if self.epsilon is None:
             del fields["epsilon"]
         if self.worker_losses is None:

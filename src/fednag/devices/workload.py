@@ -134,16 +134,24 @@ class Workload:
 
     def exchanges(self, number: int, worker: int) -> list[Exchange]:
         """A worker's round, exchange by exchange."""
-        steps = self.steps(number, worker)
-        facts = self.rounds.get(number)
-        found = []
-        for stage in self.stages:
-            down, up = stage.down, stage.up
-            if facts and len(self.stages) == 1:
-                asked = max(len(self.participants(number)), 1)
-                down, up = facts.down // asked, facts.up // asked
-            found.append(self.exchange(stage, worker, steps, down, up))
-        return found
+        steps, facts = self.steps(number, worker), self.rounds.get(number)
+        stages, moved = self.stages, [(stage.down, stage.up) for stage in self.stages]
+        if facts and facts.stages:
+            asking = (Stage(0, 0, 0, 1, asks=True),) * (len(facts.stages) - len(stages))
+            stages, moved = (*asking, *stages), list(facts.stages)
+        elif facts and len(stages) == 1:
+            asked = max(len(self.participants(number)), 1)
+            moved = [(facts.down // asked, facts.up // asked)]
+        # A round that nobody answered ended early, and it does not say what an answer has.
+        return [
+            self.exchange(stage, worker, steps, down, up or self._usual(place, stage.up))
+            for place, (stage, (down, up)) in enumerate(zip(stages, moved, strict=False))
+        ]
+
+    def _usual(self, place: int, otherwise: int) -> int:
+        """Bytes of an upload in an exchange, as another round has it."""
+        told = (facts.stages for facts in self.rounds.values() if facts.stages)
+        return next((s[place][1] for s in told if len(s) > place and s[place][1]), otherwise)
 
     def exchange(self, stage: Stage, worker: int, steps: int, down: int, up: int) -> Exchange:
         """One exchange of a worker that does so many local iterations."""
