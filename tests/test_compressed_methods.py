@@ -24,11 +24,13 @@ from fednag.algorithms import (
     FedPAQ,
 )
 from fednag.core.algorithm import Algorithm, News, Slopes, local_round, server_round
+from fednag.core.executor import Exchange
 from fednag.core.keys import generator
 from fednag.core.loop import Scheme
 from fednag.core.transform import Chain, Transform
 from fednag.core.vectors import Vector, Vectors
 from fednag.data.dataset import Dataset
+from fednag.devices.executor import OnClock
 from fednag.simulate.run import simulate
 from fednag.transforms import Clip, ErrorFeedback, Quantise, RandK, TopK
 from test_laws import last, plan_of, weights
@@ -229,6 +231,25 @@ def test_whole_gradients_go_past_what_compresses_and_are_counted(blobs: Dataset)
     clipped = Chain((Clip(0.01), TopK(k=1)))
     after = last(replace(full, scheme=Scheme(MARINA(lr=0.3, p=1.0), uplink=clipped)))
     assert 0 < float(after.server.g.norm()) <= 0.01 + 1e-9
+
+
+def test_the_clock_uploads_what_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole gradient takes longer; the bytes timed are those counted."""
+    timed = []
+    original = OnClock._uploaded
+
+    def spy(self: OnClock, asked: Exchange, plain: int) -> int:
+        timed.append((asked.round, original(self, asked, plain)))
+        return timed[-1][1]
+
+    monkeypatch.setattr(OnClock, "_uploaded", spy)
+    run = fednag.run(
+        MARINA(p=0.5), model="logistic", workers=3, tau=1, iterations=8, clock={"fleet": "lan"},
+        uplink=[RandK(share=0.1)], quiet=True,
+    )  # fmt: skip
+    ups = [now.bytes_up - then.bytes_up for then, now in pairwise(run.records)]
+    assert len(set(ups)) == 2
+    assert {number: 3 * size for number, size in timed} == dict(enumerate(ups, 1))
 
 
 def test_adiana_by_hand() -> None:
