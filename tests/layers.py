@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "fednag"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("core", "secure"),
-    ("transforms", "aggregators", "controllers"),
+    ("transforms", "aggregators", "controllers", "attacks"),
     ("algorithms", "privacy"),
     ("data",),
     ("compute",),

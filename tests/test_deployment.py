@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -233,6 +234,34 @@ def test_flowers_own_simulation_runs_it_too(
     (info,) = tmp_path.rglob("run.json")
     about = json.loads(info.read_text())
     assert (about["status"], about["runner"]) == ("finished", "flower")
+
+
+@pytest.mark.slow
+def test_a_silo_of_nonsense_is_refused_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Silo 2 has numbers a million times as large: its updates are finite, and far too long."""
+    draws = np.random.default_rng(0)
+    for silo in range(3):
+        folder = tmp_path / f"site-{silo}"
+        folder.mkdir()
+        y = np.arange(30) % 3
+        x = (draws.normal(size=(30, 4)) + y[:, None]).astype("float32")
+        np.save(folder / "x.npy", x * (1e6 if silo == 2 else 1.0))
+        np.save(folder / "y.npy", y)
+    command = f"fednag flower up --silos 3 --data {tmp_path}/site-{{silo}} --out {tmp_path}/runs"
+    shape, model = "flower.shape='4'", "model.name=logistic"
+    for change in ("data.name=silos", shape, "flower.classes=3", model):
+        command += f" --set {change}"
+    monkeypatch.setattr(sys, "argv", [*command.split(), "--set", "rounds=1"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 0, capsys.readouterr().err
+    (path,) = (tmp_path / "runs").rglob("silos.jsonl")
+    refused = [line for line in read(path) if line["status"] == "refused"]
+    assert [(line["round"], line["silo"]) for line in refused] == [(1, 2)]
+    assert all("flower.norm-bound is 10" in line["why"] for line in refused)
+    assert RunFolder(path.parent).records()[-1].refused == (2,)
 
 
 FAMILY = """

@@ -122,6 +122,7 @@ USES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ALGORITHMS": ({"algorithm": "{name}"}, {}),
     "TRANSFORMS": ({"uplink": ["{name}"]}, {}),
     "AGGREGATORS": ({"aggregator": "{name}", **LATE}, LATE),
+    "ATTACKS": ({"attack": ["{name}"]}, {}),
     "CONTROLLERS": ({"controller": "{name}"}, {}),
     "SCHEDULES": ({"schedule": [{"kind": "{name}", "field": "algorithm.lr"}]}, {}),
 }
@@ -337,7 +338,7 @@ def test_docstrings_run(module: str) -> None:
 
 
 # What is no more than a name for something, or is what the example of another one gives.
-REGISTRIES = {"AGGREGATORS", "ALGORITHMS", "CONTROLLERS", "SCHEDULES", "TRANSFORMS"}
+REGISTRIES = {"AGGREGATORS", "ALGORITHMS", "ATTACKS", "CONTROLLERS", "SCHEDULES", "TRANSFORMS"}
 NAMES_OF_TYPES = {"fednag": {*REGISTRIES, "Grad", "Vector"}}
 GIVEN_BY = {
     "fednag.clock": {

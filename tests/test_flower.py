@@ -51,7 +51,8 @@ from flower_kit import (
 )
 from refusals import refused
 
-FEDERATED = [name for name, cls in ALGORITHMS.items() if not cls.pooled]
+# Silos' noise cannot be drawn again, so that of nbafl is not the simulator's.
+FEDERATED = [n for n, cls in ALGORITHMS.items() if not cls.pooled and n != "nbafl"]
 KEEPING = [
     "scaffold",
     "fednag-local",

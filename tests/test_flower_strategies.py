@@ -229,6 +229,31 @@ def test_replies_that_lie_are_left_out(lie: Callable[[RecordDict], None], proble
     assert float((flat(liar) - flat(honest)).abs().max()) > 1e-5
 
 
+def test_a_reply_that_is_far_too_long_is_left_out_if_asked_for(
+    problem: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    log = strategies.log
+    monkeypatch.setattr(strategies, "log", lambda level, said, *of: warned.append(said % of))
+    options = {"lr": 0.05, "fraction_evaluate": 0.0, "aggregator": "norm-bound"}
+
+    def lie(content: RecordDict) -> None:
+        content["arrays"]["dw::1.bias"] = Array(np.full(10, 1e30))
+
+    liar, grid = start(problem, strategies.Scaffold(**options), {1: altered_train(lie)})
+    monkeypatch.setattr(strategies, "log", log)
+
+    def lost(asked: Message, answered: Message) -> Message | None:
+        return None if phase_of(asked) == "train" else answered
+
+    gone, _ = start(problem, strategies.Scaffold(**options), {1: lost})
+    assert float((flat(liar) - flat(gone)).abs().max()) == 0
+    node = node_of(grid, 1)
+    named = [line for line in warned if "times as long as the median" in line]
+    assert len(named) == ROUNDS, warned
+    assert all(f"node {node}: its update is" in line for line in named)
+
+
 def phase_of(asked: Message) -> str:
     found: str = json.loads(str(asked.content.config_records["config"][ORDER]))["phase"]
     return found

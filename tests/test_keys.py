@@ -105,6 +105,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "aggregator.kind": ("mean", "equal"),
     "controller.kind": ("constant", "steps-by-worker"),
     "schedule": ((), ({"kind": "cosine", "field": "algorithm.lr"},)),
+    "attack": ((), ({"kind": "sign-flip"},)),
     "own": (None, {"mine.py": "f" * 64}),
 }
 OPTIONS = {"weight_decay": 0.0, "clip": 0.0}  # of methods with local SGD
@@ -176,7 +177,8 @@ NO_NUMBERS = {
 AFTER_FIRST = {
     *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
-    *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule", "own"),
+    *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule"),
+    *("attack", "own"),
     *("privacy.delta", "privacy.epsilon", "privacy.unit", "privacy.norm"),
     "privacy.noise_multiplier",
 }

@@ -342,6 +342,7 @@ def test_payloads_in_vectors() -> None:
         "fednova": (1, 1),
         "fedexp": (1, 1),
         "feddyn": (1, 1),
+        "nbafl": (1, 1),
         "fednag-local": (1, 1),
         "fednag-rebuilt": (2, 1),
         "fedpaq": (1, 1),

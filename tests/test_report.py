@@ -22,7 +22,7 @@ from fednag.runs.targets import Target, common_target, given_target
 from fednag.runs.view import RunView
 from fednag.show.document import caveats, document, html, sentence
 from fednag.show.spec import thinned, tracks_of
-from fednag.show.tables import target_cells
+from fednag.show.tables import to_target
 from refusals import refused
 
 
@@ -69,14 +69,15 @@ def test_the_row_says_what_the_target_took() -> None:
         RunView("b", 1, records(0.1, 0.7), Ending("finished")),
         RunView("c", 0, records(0.1, 0.2), Ending("finished")),
     ]
-    rows = {row.label: row for row in ranked(runs, Target("accuracy", 0.5))}
+    target = Target("accuracy", 0.5)
+    rows = {row.label: row for row in ranked(runs, target)}
     took = rows["a"].iterations_to
     assert took is not None
     assert (took.mean, took.deviation) == (30, pytest.approx(math.sqrt(200)))
     assert rows["a"].megabytes_to is not None
     assert rows["a"].megabytes_to.mean == 3.0
-    assert target_cells(rows["b"]) == ("10 (1 of 2 runs)", "1", "1")
-    assert target_cells(rows["c"]) == ("not reached", "-", "-")
+    found = [list(to_target(rows[label], target).values()) for label in ("b", "c")]
+    assert found == [["10 (1 of 2 runs)", "1", "1"], ["not reached", "-", "-"]]
 
 
 def test_only_seeds_are_averaged() -> None:

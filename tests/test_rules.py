@@ -48,6 +48,7 @@ from fednag.algorithms import (
     LocalGHBM,
     Mime,
     MimeLite,
+    NbAFL,
     Scaffold,
     ScaffoldM,
     SlowMo,
@@ -136,6 +137,7 @@ HAND: list[tuple[Algorithm, dict[str, float]]] = [
     (FedLion(lr=0.1, momentum=0.5, decay=0.25, weight_decay=0.3), {"w": 0.64561416}),
     (FedNova(lr=0.1, momentum=0.5), {"w": -14549 / 40000}),
     (FedExP(lr=0.1, epsilon=0.01), {"w": -0.3821870441036771}),
+    (NbAFL(lr=0.1, mu=1.0, norm=0.6), {"w": -0.293175}),  # its noise is not played here
     (FedDyn(lr=0.1, alpha=0.25), {"w": -1803031 / 1280000}),
 ]
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import fednag
 from fednag import cli
-from fednag.cli.timetables import parts_table, reductions_table, times_table
+from fednag.cli.time import parts_table, reductions_table, times_table
 from fednag.clock import (
     Part,
     Row,

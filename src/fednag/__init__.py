@@ -53,9 +53,11 @@ if TYPE_CHECKING:
         SlowMo,
     )
     from fednag.api import compare, dataset, run, sweep
+    from fednag.attacks import ATTACKS
     from fednag.controllers import CONTROLLERS, SCHEDULES
     from fednag.core.aggregator import Aggregator
     from fednag.core.algorithm import Algorithm, Grad, News
+    from fednag.core.attack import Attack
     from fednag.core.controller import Controller, Order, Schedule
     from fednag.core.transform import Transform
     from fednag.core.vectors import Vector, Vectors
@@ -68,9 +70,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "fednag.core.algorithm": ("Algorithm", "Grad", "News"),
     "fednag.core.aggregator": ("Aggregator",),
+    "fednag.core.attack": ("Attack",),
     "fednag.core.controller": ("Controller", "Order", "Schedule"),
     "fednag.core.transform": ("Transform",),
     "fednag.aggregators": ("AGGREGATORS",),
+    "fednag.attacks": ("ATTACKS",),
     "fednag.controllers": ("CONTROLLERS", "SCHEDULES"),
     "fednag.transforms": ("TRANSFORMS",),
     "fednag.algorithms": (
@@ -127,6 +131,7 @@ __all__ = [
     "ADIANA",
     "AGGREGATORS",
     "ALGORITHMS",
+    "ATTACKS",
     "CNAG",
     "CONTROLLERS",
     "CSGD",
@@ -141,6 +146,7 @@ __all__ = [
     "TRANSFORMS",
     "Aggregator",
     "Algorithm",
+    "Attack",
     "Comparison",
     "Controller",
     "DiLoCo",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fednag.api import Started, run_all
-from fednag.clock.runs import Timed, replay_runs, timed_run
+from fednag.clock.runs import Timed, replay_runs, timed_by_label, timed_run
 from fednag.config import Experiment, method_of, methods, parse
 from fednag.config.messages import cut, nearest
 from fednag.config.own import build_part, placed_name
@@ -136,7 +136,7 @@ def frontier(
             [second for one in group for second in one.times_to(asked)],
             [float(played.ends[-1]) for one in group for played in one.replays],
         )
-        for label, group in _by_label(timed).items()
+        for label, group in timed_by_label(timed).items()
     }
     names = {each.label: (each.method, each.uplink) for each in listed}
     found = cells(views, asked, times)
@@ -151,13 +151,6 @@ def _check(listed: Sequence[Candidate]) -> None:
         engine = each.experiment.engine.model_copy(update={"chunk": 1})  # none is timed for this
         with within(f"--uplinks {each.uplink}"):
             builder.plan(each.experiment.model_copy(update={"engine": engine}))
-
-
-def _by_label(timed: Sequence[Timed]) -> dict[str, list[Timed]]:
-    found: dict[str, list[Timed]] = {}
-    for one in timed:
-        found.setdefault(one.run.label, []).append(one)
-    return found
 
 
 def candidates(

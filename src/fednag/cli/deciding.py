@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,25 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fednag.cli.common import (
+    answer,
     beside,
     blaming,
-    console,
-    json_text,
-    one_voice,
-    print_json,
+    listed,
     set_fields,
+    table,
     usable,
+    write_report,
 )
-from fednag.cli.options import Algorithms, Json, Out, Quiet, Set, Verbose
+from fednag.cli.options import Algorithms, Making, Telling, grouped
+from fednag.cli.running import training
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fednag.decide import Decision
 
 UNITS = {"s": 1, "min": 60, "h": 3600}
 
 
+@grouped
 def decide(
+    *,
     experiment: Annotated[Path, typer.Argument(help="TOML file; its seed is the first.")],
     algorithms: Algorithms = "",
     margin: Annotated[
@@ -46,15 +50,8 @@ def decide(
     most_seeds: Annotated[
         int, typer.Option("--most-seeds", help="Seeds after which it gives up.")
     ] = 100,
-    set_: Set = [],  # noqa: B006
-    out: Out = Path("runs"),
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with runs that are in --out; skip finished ones."),
-    ] = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    json: Json = False,
+    making: Making,
+    telling: Telling,
 ) -> None:
     """Train methods on seed after seed until it is decided which is ahead, and by how much.
 
@@ -63,33 +60,21 @@ def decide(
 
     Example: fednag decide examples/digits.toml --algorithms fednag,fedmom --budget 5min
     """
+    from rich.text import Text
+
     from fednag.config import methods, override, read
     from fednag.decide import decide as find
-    from fednag.runs.interrupts import Interrupted, Watch
-    from fednag.show.terminal import RunsProgress
 
-    one_voice(quiet, verbose)
     seconds = _seconds(budget)
-    changes = set_fields(set_)
+    changes = set_fields(making.set_)
     raw = override(read(experiment), changes)
-    names = [name.strip() for name in algorithms.split(",") if name.strip()]
-    usable(out)
-    terminal = beside(json)
-
-    def labels() -> list[str]:
-        return [label for label, _ in methods(raw, names, str(experiment))]
-
-    try:
-        with (
-            blaming(dict.fromkeys(changes, "--set")),
-            Watch() as watch,
-            RunsProgress(
-                terminal,
-                [label for label, _ in methods(raw, names, str(experiment))],
-                quiet,
-                verbose,
-            ) as progress,
-        ):
+    names, source = listed(algorithms), str(experiment)
+    usable(making.out)
+    terminal = beside(telling.json)
+    with blaming(dict.fromkeys(changes, "--set")):
+        labels = [label for label, _ in methods(raw, names, source)]
+        more = ", or all by repeating the command with --resume"
+        with training(labels, telling, more) as (started, watch):
             found = find(
                 raw,
                 algorithms=names,
@@ -98,22 +83,22 @@ def decide(
                 measure=measure,
                 seconds=seconds,
                 seeds=most_seeds,
-                out=out,
-                started=progress.started,
-                told=None if quiet else lambda decision: _tell_so_far(terminal, decision),
-                resume=resume,
+                out=making.out,
+                started=started,
+                told=None if telling.quiet else lambda now: _tell_so_far(terminal, now),
+                resume=making.resume,
                 watch=watch,
-                source=str(experiment),
+                source=source,
             )
-    except Interrupted as stopped:
-        more = ", or all by repeating the command with --resume"
-        print(f"fednag: {stopped}{more}", file=sys.stderr)
-        sys.exit(128 + stopped.number)
-    path = _write(found, out)
-    if json:
-        print_json({**_report(found), "files": [str(path)]})
-    else:
-        _tell(found, path)
+    document = _document(found)
+    path = making.out / found.runs[0].experiment.name / "decide.json"
+    answer(
+        telling.json,
+        document,
+        _table(found),
+        *(Text(sentence, "bold") for sentence in found.sentences),
+        files=[write_report(path, document)],
+    )
 
 
 def _seconds(text: str) -> float:
@@ -130,7 +115,7 @@ def _seconds(text: str) -> float:
         ) from None
 
 
-def _report(found: Decision) -> dict[str, Any]:
+def _document(found: Decision) -> dict[str, Any]:
     return {
         "measure": found.measure,
         "margin": found.margin,
@@ -151,26 +136,17 @@ def _tell_so_far(terminal: Any, found: Decision) -> None:
         terminal.print(f"after {count} seeds: {of} not decided yet", highlight=False)
 
 
-def _tell(found: Decision, path: Path) -> None:
-    from rich.table import Table
-
-    from fednag.show.terminal import paths
-
-    terminal = console()
+def _table(found: Decision) -> Table:
     unit = "points" if found.shown(1.0).endswith("points") else found.measure
-    table = Table(title=f"final {found.measure}, paired by seed", title_justify="left")
-    table.add_column("pair", no_wrap=True)
-    for heading in (f"difference\n({unit})", "deviation\nof a seed", "interval", "seeds"):
-        table.add_column(heading, justify="right")
-    table.add_column("decided")
+    numbers = [f"difference\n({unit})", "deviation\nof a seed", "interval", "seeds"]
+    made = table(["pair"], numbers, ["decided"], f"final {found.measure}, paired by seed")
     for pair in found.pairs:
         said = pair.evidence
-        numbers = ["-"] * 3
+        cells = ["-"] * 3
         if said is not None:
-            known = said.count > 1
-            numbers = [
+            cells = [
                 f"{said.mean:+.3g}",
-                f"{said.deviation:.3g}" if known else "-",
+                f"{said.deviation:.3g}" if said.count > 1 else "-",
                 f"{said.low:+.3g} to {said.high:+.3g}" if said.high < float("inf") else "not yet",
             ]
         verdict = {"ahead": f"{pair.first} ahead", "behind": f"{pair.second} ahead"}.get(
@@ -178,17 +154,5 @@ def _tell(found: Decision, path: Path) -> None:
         )
         style = "bold" if pair.claim else None
         name = f"{pair.first} - {pair.second}"
-        table.add_row(name, *numbers, str(len(pair.differences)), verdict, style=style)
-    terminal.print(table)
-    for sentence in found.sentences:
-        terminal.print(sentence, style="bold", soft_wrap=True, highlight=False)
-    paths(terminal, [path], {})
-
-
-def _write(found: Decision, out: Path) -> Path:
-    from fednag.core.files import os_errors, write_atomically
-
-    path = out / found.runs[0].experiment.name / "decide.json"
-    with os_errors(f"{path}: cannot write it", "choose another with --out"):
-        write_atomically(path, json_text(_report(found)) + "\n")
-    return path
+        made.add_row(name, *cells, str(len(pair.differences)), verdict, style=style)
+    return made

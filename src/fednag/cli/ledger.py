@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import beside, console, print_json
+from fednag.cli.common import answer, beside, console, print_json, table
 from fednag.cli.options import Json
 from fednag.errors import FednagError, not_installed
 
@@ -42,32 +42,29 @@ def verify(
     found = _verified(folder)
     fault = found.fault
     known = found.hashes.index(head) + 1 if head in found.hashes else None
-    if json:
-        print_json(
-            {
-                "run": str(folder.path),
-                "entries": found.head.entries,
-                "head": found.head.head,
-                "signed": found.signed,
-                "over": found.sealed,
-                "fault": fault and {"entry": fault.entry, "kind": fault.kind, "why": str(fault)},
-                "at": known,
-            }
-        )
+    entries = found.head.entries
+    signed = f", {found.signed} of them signed" if keys_of(found.entries) else ""
+    lines = [f"{entries} entries, each as it was written{signed}"]
+    if head:
+        lines.append(f"the head given is that of entry {known}")
+    if not found.sealed:
+        lines.append("the run is not over: entries after its last checkpoint may be cut off")
+    wrong = fault is not None or bool(head and known is None)
+    document = {
+        "run": str(folder.path),
+        "entries": entries,
+        "head": found.head.head,
+        "signed": found.signed,
+        "over": found.sealed,
+        "fault": fault and {"entry": fault.entry, "kind": fault.kind, "why": str(fault)},
+        "at": known,
+    }
+    if json or not wrong:
+        answer(json, document, *lines, f"head {found.head.head}")
     if fault:
         raise fault.error()
-    if head and known is None:
+    if wrong:
         raise FednagError("--head", f"no entry of {folder.path} has that hash", given=head[:80])
-    if json:
-        return
-    terminal, count = console(), found.head.entries
-    signed = f", {found.signed} of them signed" if keys_of(found.entries) else ""
-    terminal.print(f"{count} entries, each as it was written{signed}", soft_wrap=True)
-    if head:
-        terminal.print(f"the head given is that of entry {known}")
-    if not found.sealed:
-        terminal.print("the run is not over: entries after its last checkpoint may be cut off")
-    terminal.print(f"head {found.head.head}")
 
 
 @ledger_app.command()
@@ -122,8 +119,6 @@ def show(
 
     Example: fednag ledger show runs/digits/fednag-1a2b3c4d --round 3
     """
-    from rich.table import Table
-
     from fednag.runs.ledger import rounds_of
 
     folder = _folder(run)
@@ -135,14 +130,11 @@ def show(
         about = f"the ledger has rounds 1 to {max(rounds, default=0)}"
         raise FednagError("--round", about, given=round_)
     chosen = [e for n, own in rounds.items() if round_ in (None, n) for e in own]
-    if json:
-        print_json({"run": str(folder.path), "entries": chosen})
-        return
     names = ("entry", "round", "worker", "status", "sent", "up", "samples", "steps", "signed")
-    table = Table(*names)
+    made = table(names)
     for entry in chosen:
-        table.add_row(*(_cell(entry, name) for name in names))
-    console().print(table)
+        made.add_row(*(_cell(entry, name) for name in names))
+    answer(json, {"run": str(folder.path), "entries": chosen}, made)
 
 
 @ledger_app.command()
@@ -159,10 +151,8 @@ def key(
     from fednag.flower.signing import make_key
 
     public = make_key(path)
-    if json:
-        print_json({"files": [str(path), f"{path}.pub"], "public": public})
-    else:
-        console().print(f"wrote {path} and {path}.pub\npublic key {public}", soft_wrap=True)
+    lines = f"wrote {path} and {path}.pub", f"public key {public}"
+    answer(json, {"files": [str(path), f"{path}.pub"], "public": public}, *lines)
 
 
 def _folder(path: Path) -> RunFolder:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import console, print_json, unless
+from fednag.cli.common import answer, table
 from fednag.cli.options import Json, Runs
 
 if TYPE_CHECKING:
@@ -62,21 +62,17 @@ def plan(
         batch=batch,
         tau=tau,
     )
-    if json:
-        told = {"relation": found.mechanism.relation, "settings": found.settings}
-        print_json({**asdict(found), **told})
-        return
     whose = "a worker's whole data" if found.unit == "worker" else "one sample of a worker"
     exactly = "" if found.exactly is None else f" ({found.exactly:.4g} by PLD, which is exact)"
-    terminal = console()
-    for line in (
+    answer(
+        json,
+        {**asdict(found), "relation": found.mechanism.relation, "settings": found.settings},
         f"noise multiplier {found.noise_multiplier:.4g}: epsilon {found.epsilon:.4g}{exactly} at "
         f"delta {delta:g}",
         f"for {whose}, {found.mechanism.relation}; {found.times} uses of the noise",
         "",
         found.settings,
-    ):
-        terminal.print(line, soft_wrap=True, highlight=False)
+    )
 
 
 @privacy_app.command()
@@ -85,27 +81,15 @@ def spent(runs: Runs, json: Json = False) -> None:
 
     Example: fednag privacy spent runs/private
     """
-    from rich.table import Table
-
     from fednag.cli.reporting import read_runs
 
     views, failed = read_runs(runs)
     rows = [_spent(view) for view in views]
-    if json:
-        print_json({"rows": rows, "failed": failed})
-    else:
-        table = Table("run", "round", "epsilon", "of", "delta", "what it protects")
-        for row in rows:
-            table.add_row(
-                row["folder"],
-                str(row["round"]),
-                _text(row["epsilon"]),
-                _text(row["budget"]),
-                _text(row["delta"]),
-                _words(row),
-            )
-        console().print(table)
-    unless(failed)
+    made = table(["run", "round", "epsilon", "of", "delta", "what it protects"])
+    for row in rows:
+        numbers = (_text(row[name]) for name in ("epsilon", "budget", "delta"))
+        made.add_row(row["folder"], str(row["round"]), *numbers, _words(row))
+    answer(json, {"rows": rows}, made, failed=failed)
 
 
 def _spent(view: RunView) -> dict[str, Any]:

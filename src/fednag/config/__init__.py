@@ -80,6 +80,7 @@ class Experiment(Section):
     aggregator: dict[str, Any] = Field(default_factory=lambda: {"kind": "mean"})
     controller: dict[str, Any] = Field(default_factory=lambda: {"kind": "constant"})
     schedule: tuple[dict[str, Any], ...] = Field((), strict=False)
+    attack: tuple[dict[str, Any], ...] = Field((), strict=False)
     # The files that parts of the user's own are made from, and their digests. Filled in.
     own: dict[str, str] | None = None
 

@@ -17,6 +17,7 @@ from fednag.algorithms import ALGORITHMS
 from fednag.algorithms.local import OPTIONS
 from fednag.config.own import place_of, short
 from fednag.config.parts import REGISTRIES, without_defaults
+from fednag.config.paths import renamed
 from fednag.config.sections import is_own
 
 if TYPE_CHECKING:
@@ -105,20 +106,7 @@ def _by_digest(given: dict[str, Any], digests: Mapping[str, str]) -> dict[str, A
         digest = digests.get(place_of(name)) if is_own(name) else None
         return f"{digest}:{short(name)}" if digest else name
 
-    found = {**given, "own": sorted(digests.values())}
-    named = {"algorithm": ("name",), "model": ("name", "loss")}
-    for section, options in named.items():
-        found[section] = {
-            **given[section],
-            **{key: known(given[section].get(key)) for key in options},
-        }
-    for section in REGISTRIES:
-        tables = given[section] if isinstance(given[section], list) else [given[section]]
-        tables = [table | {"kind": known(table.get("kind"))} for table in tables]
-        found[section] = tables if isinstance(given[section], list) else tables[0]
-    metrics = given["evaluation"]["metrics"]
-    listed = metrics and [known(name) for name in metrics]
-    return {**found, "evaluation": {**given["evaluation"], "metrics": listed}}
+    return {**renamed(given, known), "own": sorted(digests.values())}
 
 
 def _defaults(experiment: Experiment) -> dict[str, Any]:

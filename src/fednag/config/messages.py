@@ -91,6 +91,15 @@ def explain(
     return FednagError(name, problem, remedy).and_more(len(found) - 1)
 
 
+def first_of(error: Exception) -> str:
+    """What is wrong with a file of ours, in a few words."""
+    if isinstance(error, ValidationError):
+        found = error.errors()[0]
+        place = ".".join(str(part) for part in found["loc"])
+        return f"{place}: {found['msg'][0].lower()}{found['msg'][1:]}"
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
+
+
 def _unquoted(given: object) -> type:
     return type(value(given)) if isinstance(given, str) else type(None)
 

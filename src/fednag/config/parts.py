@@ -6,15 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from pydantic import ValidationError
 
-from fednag.aggregators import AGGREGATORS, Mean, Secure
+from fednag.aggregators import AGGREGATORS, CentredClipping, Mean, Secure
+from fednag.attacks import ATTACKS
 from fednag.config.messages import nearest
 from fednag.config.own import build_part, checker
 from fednag.config.sections import CUSTOM, is_own
 from fednag.controllers import CONTROLLERS, SCHEDULES
 from fednag.core.aggregator import Aggregator
-from fednag.core.algorithm import Algorithm
+from fednag.core.algorithm import Algorithm, numbers_returned
+from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Schedule
 from fednag.core.loop import GradientNoise, Scheme
 from fednag.core.transform import Chain, Transform
@@ -31,8 +34,9 @@ REGISTRIES: dict[str, tuple[dict[str, Any], type[Any]]] = {
     "uplink": (TRANSFORMS, Transform),
     "downlink": (TRANSFORMS, Transform),
     "schedule": (SCHEDULES, Schedule),
+    "attack": (ATTACKS, Attack),
 }
-LISTED = ("uplink", "downlink", "schedule")
+LISTED = ("uplink", "downlink", "schedule", "attack")
 
 Given = Mapping[str, Sequence[Any]]
 """Parts that are objects of Python, by section, in their order; None where a table says it all."""
@@ -102,7 +106,27 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
                 "leave it out, or use another aggregator",
             )
         aggregator.check_parts(algorithm, uplink, controller)
-    return Scheme(algorithm, controller, uplink, downlink, aggregator, schedules, gradient)
+    if isinstance(aggregator, CentredClipping) and any(
+        numbers_returned(algorithm, stage, torch.zeros(1)) for stage in algorithm.stages
+    ):
+        raise FednagError(
+            "aggregator.kind",
+            "centred-clipping bounds vectors, and not the number that workers of "
+            f"{type(algorithm).__name__} send beside them",
+            "use another aggregator, e.g. norm-bound",
+        )
+    attacks = tuple(made["attack"])
+    for place, attack in enumerate(attacks):
+        if attack.sees and controller.needs_clock:
+            raise FednagError(
+                f"attack.{place}.kind",
+                f"{experiment.attack[place]['kind']} needs what all honest workers send in a "
+                f"round, and {experiment.controller['kind']} does not wait for them",
+                "use another attack or controller",
+            )
+    return Scheme(
+        algorithm, controller, uplink, downlink, aggregator, schedules, gradient, attacks=attacks
+    )
 
 
 def _gradient_noise(experiment: Experiment) -> GradientNoise | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,14 @@ PARTS = (
     ("evaluation", "metrics"),
     ("ledger", "anchor"),
 )
+# The same by section, and the sections of parts of a round.
+NAMED = {
+    **{section: tuple(key for s, key in PARTS if s == section) for section, _ in PARTS},
+    "algorithms": ("name",),
+    **dict.fromkeys(
+        ("aggregator", "controller", "uplink", "downlink", "schedule", "attack"), ("kind",)
+    ),
+}
 
 
 def placed(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
@@ -43,34 +51,17 @@ def with_code(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, A
 
 
 def renamed(raw: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """``raw`` with the names of parts changed, wherever they stand."""
+    """``raw`` with what ``change`` makes of each name that may be one of a part."""
 
-    def kind_of(given: Any) -> Any:
+    def inside(given: Any, keys: Sequence[str]) -> Any:
         if isinstance(given, list | tuple):
-            return [kind_of(each) for each in given]
-        if isinstance(given, dict) and "kind" in given:
-            return {**given, "kind": change(given["kind"])}
-        return given
+            return [inside(each, keys) for each in given]
+        if not isinstance(given, dict):
+            return change(given)
+        names = {key: given[key] for key in keys if given.get(key) is not None}
+        return {**given, **{key: inside(name, ()) for key, name in names.items()}}
 
-    result = dict(raw)
-    for section, key in PARTS:
-        table = result.get(section)
-        given = table.get(key) if isinstance(table, dict) else None
-        if isinstance(given, list | tuple):
-            result[section] = {**result[section], key: [change(name) for name in given]}
-        elif given is not None:
-            result[section] = {**result[section], key: change(given)}
-    for section, given in result.items():
-        if section in ("aggregator", "controller", "uplink", "downlink", "schedule"):
-            result[section] = kind_of(given)
-    if isinstance(listed := result.get("algorithms"), list):
-        result["algorithms"] = [
-            {**entry, "name": change(entry["name"])}
-            if isinstance(entry, dict) and "name" in entry
-            else change(entry)
-            for entry in listed
-        ]
-    return result
+    return {s: inside(given, NAMED[s]) if s in NAMED else given for s, given in raw.items()}
 
 
 def _place(given: str, folder: Path | None, fleet: bool) -> str:

@@ -69,7 +69,7 @@ class Receipt:
 class Answers:
     """The workers' answers to an exchange, aggregated.
 
-    Updates that are not finite would spoil everyone's, so they are left out.
+    Updates that cannot be used would spoil everyone's, so they are left out.
     """
 
     total: Total | None = None  # of the updates that can be used, None without any
@@ -83,6 +83,42 @@ class Answers:
     down: int = 0  # bytes
     up: int = 0
     receipts: Mapping[int, Receipt] = field(default_factory=dict)  # if the exchange asks for them
+
+
+def joined(aggregator: Aggregator, a: Answers, b: Answers) -> Answers:
+    """The answers of two groups of workers as those of all of them."""
+    totals = [total for total in (a.total, b.total) if total is not None]
+    both = aggregator.merge(*totals) if len(totals) == 2 else None
+    return Answers(
+        total=both or (totals[0] if totals else None),
+        size=a.size + b.size,
+        memories={**a.memories, **b.memories},
+        residues={**a.residues, **b.residues},
+        told={**a.told, **b.told},
+        steps={**a.steps, **b.steps},
+        refused=a.refused + b.refused,
+        missed=a.missed + b.missed,
+        down=a.down + b.down,
+        up=a.up + b.up,
+        receipts={**a.receipts, **b.receipts},
+    )
+
+
+def screened(aggregator: Aggregator, answers: Answers, sizes: Indexes) -> Answers:
+    """The answers without the updates that the aggregator refuses."""
+    if answers.total is None:
+        return answers
+    total, whose = aggregator.screen(answers.total)
+    if not whose:
+        return answers if total is answers.total else replace(answers, total=total)
+    return replace(
+        answers,
+        total=total,
+        size=answers.size - sum(int(sizes[worker]) for worker in whose),
+        memories={w: kept for w, kept in answers.memories.items() if w not in whose},
+        residues={k: left for k, left in answers.residues.items() if k[0] not in whose},
+        refused=(*answers.refused, *whose),
+    )
 
 
 class Executor:

@@ -16,8 +16,9 @@ import torch
 
 from fednag.core.aggregator import Aggregator, Total
 from fednag.core.algorithm import BUFFERS, Algorithm, News, lengths, server_round
+from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined, screened
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
 from fednag.core.ledger import round_entry, upload_entries
 from fednag.core.record import RoundFacts
@@ -54,6 +55,7 @@ class Scheme:
     gradient: GradientNoise | None = None
     by_round: bool = False
     """A worker's batches depend on the round, and not on how often it has taken part."""
+    attacks: tuple[Attack, ...] = ()
 
     @property
     def stages(self) -> tuple[Algorithm, ...]:
@@ -194,6 +196,7 @@ class Loop:
         scheme, server, aggregator = self.scheme, draft.server, asked.aggregator
         assert aggregator is not None
         answers = (yield from self._answers(draft, taken)) if taken else Answers()
+        answers = screened(aggregator, answers, self.setting.sizes)
         draft.take(answers, taken)
         if self.ledger:
             for part in taken:
@@ -297,26 +300,9 @@ class Loop:
         for part in taken:
             came = yield part, draft.memories, draft.residues
             assert came is not None
-            found = came if found is None else self._merged(found, came)
+            found = came if found is None else joined(self.scheme.aggregator, found, came)
         assert found is not None
         return found
-
-    def _merged(self, a: Answers, b: Answers) -> Answers:
-        totals = [total for total in (a.total, b.total) if total is not None]
-        both = self.scheme.aggregator.merge(*totals) if len(totals) == 2 else None
-        return Answers(
-            total=both or (totals[0] if totals else None),
-            size=a.size + b.size,
-            memories={**a.memories, **b.memories},
-            residues={**a.residues, **b.residues},
-            told={**a.told, **b.told},
-            steps={**a.steps, **b.steps},
-            refused=a.refused + b.refused,
-            missed=a.missed + b.missed,
-            down=a.down + b.down,
-            up=a.up + b.up,
-            receipts={**a.receipts, **b.receipts},
-        )
 
     def _next(self, state: State, draft: _Draft) -> State:
         told = state.record is not None  # of those named so far

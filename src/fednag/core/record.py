@@ -50,7 +50,7 @@ class Record:
     seconds: float
     participants: int  # workers who answered in this round
     worker_losses: tuple[float, ...] | None = None
-    refusals: int = 0  # updates refused since the start of the run, for they were not finite
+    refusals: int = 0  # updates refused since the start of the run: not finite, or too long
     refused: tuple[int, ...] = ()  # whose, since the record before this one
     clock: float | None = None  # simulated seconds since the start; None without a clock
     misses: int = 0  # workers left out since the start, for they were late or could not be reached

@@ -16,9 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
+from torch import Tensor
 
+from fednag.aggregators.norm_bound import lengths as times_as_long
+from fednag.aggregators.norm_bound import norms, too_long
 from fednag.core.aggregator import including
 from fednag.core.algorithm import BUFFERS, lengths
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Receipt, Residues
@@ -47,6 +51,7 @@ from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
 
 LATE = 30.0  # seconds past the deadline after which Flower forgets what was asked
+ENOUGH = 3  # updates that tell by themselves which of them is too long
 COMING = 15.0  # seconds a round waits for a silo that has just connected
 
 
@@ -78,7 +83,9 @@ class Fleet(Executor):
     ) -> None:
         self.grid, self.deployment, self.plan = grid, deployment, plan
         self.token, self.log, self.tell = token, log, tell
-        known = {} if deployment.private else {i: len(o) for i, o in enumerate(plan.owned)}
+        known = dict(enumerate(deployment.flower.samples))
+        if not deployment.private:
+            known = {i: len(o) for i, o in enumerate(plan.owned)}
         self.membership = Membership(grid, deployment, known, tell, keys)
         self.keys = self.membership.keys
         self._here: Local | None = None
@@ -102,7 +109,7 @@ class Fleet(Executor):
 
     @property
     def held(self) -> int:  # type: ignore[override]
-        return sum({**self.membership.samples, **self.membership.sizes}.values())
+        return sum({**self.membership.counted, **self.membership.sizes}.values())
 
     def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
         record = protocol.pack(asked.sent if asked.wire is None else asked.wire)
@@ -122,7 +129,7 @@ class Fleet(Executor):
         if secure := self.deployment.secure:
             return SecureSum(self, asked, secure, record, about).answers(self._like(asked))
         answers = self.ask(TRAIN, asked.workers, asked.round, record, about)
-        return self._reduced(answers, asked)
+        return self._reduced(answers, asked, memories)
 
     def verify(self, state: State) -> None:
         """Silos compare their recordings themselves."""
@@ -246,18 +253,74 @@ class Fleet(Executor):
             returned[BUFFERS] = len(asked.sent[BUFFERS])
         return protocol.layout(returned, w.dtype)
 
-    def _reduced(self, answers: Replies, asked: Exchange) -> Answers:
+    @property
+    def _vectors(self) -> int:
+        """The most vectors that come up in an exchange, running statistics among them."""
+        return 1 + max(len(stage.up) for stage in self.plan.scheme.stages)
+
+    def _reduced(self, answers: Replies, asked: Exchange, known: Memories) -> Answers:
         """The uploads, aggregated in the order of the silos."""
         aggregator = asked.aggregator or self.plan.scheme.aggregator
-        device = self.plan.problem.device
-        uplink, like = self.plan.scheme.uplink.of(asked.rules), self._like(asked)
-        total, size = None, 0
-        memories: dict[int, Vectors] = {}
-        residues: dict[tuple[int, int], Vectors] = {}
-        told: dict[int, dict[str, float]] = {}
-        refused = dict(answers.refused)
+        counted, total = self.membership.counted, None
         receipts: dict[int, Receipt] = {}
+        ups, refused = self._decoded(answers, asked, receipts)
+        # A row a stage: steps and lengths, 0 is none. States of earlier versions have no lengths.
+        shape = len(self.plan.scheme.stages), 1 + self._vectors
+        none = torch.zeros(shape, dtype=torch.float64)
+        before = {silo: kept.get("lengths", none) for silo, kept in known.items()}
+        # Who is left out must not depend on others' data where the mean is noised for privacy.
+        bound = 0.0 if aggregator.always else self.deployment.flower.norm_bound
+        lengths, long = self._bounded(ups, asked, before, bound)
+        refused |= long
+        for silo in [silo for silo in ups if silo not in refused]:
+            total = including(aggregator, total, ups[silo], counted[silo], silo)
+        if total is not None:
+            total, whose = aggregator.screen(total)
+            refused |= {silo: Refusal(f"{why} (aggregator)") for silo, why in whose.items()}
+            total = total.to(self.plan.problem.device)
+        used = [silo for silo in ups if silo not in refused]
+        # They tell a silo which of its memories are meant: those of the last round used.
+        last = {silo: accepted(kept) for silo, kept in known.items()}
+        told: dict[int, dict[str, float]] = {}
+        residues: dict[tuple[int, int], Vectors] = {}
+        for silo in used:
+            last[silo] = last.get(silo, 0) if asked.stage.asks else asked.round
+            before[silo] = before.get(silo, none).index_put(
+                (torch.tensor(asked.place),), lengths[silo]
+            )
+            said = protocol.metrics(answers.good[silo])
+            told[silo] = {
+                name.removeprefix(TOLD): n for name, n in said.items() if name.startswith(TOLD)
+            }
+            if self.plan.scheme.uplink.remembers:
+                residues[silo, asked.place] = mark(asked.round)
+        for silo in refused:
+            receipts.setdefault(silo, Receipt(None, self.membership.samples.get(silo, 0)))
+        answers = replace(answers, refused=refused)
+        phase = "ask" if asked.stage.asks else "train"
+        self._report(answers, phase, asked.round, len(used))
+        return Answers(
+            total=total,
+            size=sum(counted[silo] for silo in used),
+            memories={
+                silo: mark(number).but(lengths=before[silo]) for silo, number in last.items()
+            },
+            residues=residues,
+            told=told,
+            refused=tuple(sorted(refused)),
+            missed=answers.missed,
+            down=answers.down,
+            up=answers.up,
+            receipts=receipts if asked.receipts else {},
+        )
+
+    def _decoded(
+        self, answers: Replies, asked: Exchange, receipts: dict[int, Receipt]
+    ) -> tuple[dict[int, Vectors], dict[int, Refusal]]:
+        """The uploads, and who has sent none that can be read and is finite."""
+        uplink, like = self.plan.scheme.uplink.of(asked.rules), self._like(asked)
         sent = digest(asked.sent if asked.wire is None else asked.wire) if asked.receipts else ""
+        ups, refused = {}, dict(answers.refused)
         for silo, reply in answers.good.items():
             try:
                 if asked.receipts:
@@ -267,40 +330,52 @@ class Fleet(Executor):
                 for name, vector in up.items():
                     if not bool(vector.isfinite().all()):
                         raise Refusal(f"{name} is not finite", not_finite=True)
+                    # Others would train on it, and it is their updates that were not finite.
+                    most = torch.finfo(vector.dtype).max ** 0.5
+                    if self.deployment.flower.norm_bound and bool((vector.abs() > most).any()):
+                        raise Refusal(f"{name} has squares that are not finite", not_finite=True)
+                ups[silo] = up
             except Refusal as refusal:
                 refused[silo] = refusal
-                continue
-            samples = self.membership.samples[silo]
-            total = including(aggregator, total, up, samples)
-            size += samples
-            said = protocol.metrics(reply)
-            told[silo] = {
-                name.removeprefix(TOLD): n for name, n in said.items() if name.startswith(TOLD)
-            }
-            # They tell a silo which of its memories are meant: those of the last round used.
-            if not asked.stage.asks:
-                memories[silo] = mark(asked.round)
-            if self.plan.scheme.uplink.remembers:
-                residues[silo, asked.place] = mark(asked.round)
-        for silo in refused:
-            receipts.setdefault(silo, Receipt(None, self.membership.samples.get(silo, 0)))
-        answers = replace(answers, refused=refused)
-        phase = "ask" if asked.stage.asks else "train"
-        self._report(answers, phase, asked.round, len(told))
-        if total is not None:
-            total = replace(total, sums=total.sums.map(lambda vector: vector.to(device)))
-        return Answers(
-            total=total,
-            size=size,
-            memories=memories,
-            residues=residues,
-            told=told,
-            refused=tuple(sorted(refused)),
-            missed=answers.missed,
-            down=answers.down,
-            up=answers.up,
-            receipts=receipts if asked.receipts else {},
-        )
+        return ups, refused
+
+    def _bounded(
+        self,
+        ups: dict[int, Vectors],
+        asked: Exchange,
+        before: Mapping[int, Tensor],
+        factor: float,
+    ) -> tuple[dict[int, Tensor], dict[int, Refusal]]:
+        """Steps and lengths of these updates; and whose are far longer than the others'."""
+        if not factor:
+            return dict.fromkeys(ups, torch.zeros((), dtype=torch.float64)), {}
+        if not ups:
+            return {}, {}
+        steps = dict(zip(asked.workers.tolist(), asked.steps.tolist(), strict=True))
+        room, rows = 1 + self._vectors, []
+        names: list[str] = []
+        for silo, up in ups.items():
+            if not asked.as_differences:
+                sent = asked.sent.map(torch.Tensor.cpu)
+                up = Vectors(**{n: v - sent[n] if n in sent else v for n, v in up.items()})
+            found = norms(up.map(lambda vector: vector.unsqueeze(0)))
+            names = list(found)
+            own = torch.cat([torch.tensor([float(steps[silo])]).double(), *found.values()])
+            rows.append(torch.nn.functional.pad(own, (0, room - len(own))))
+        here = torch.stack(rows)
+        # One or two do not tell by themselves which is too long; earlier rounds do.
+        few = int(here[:, 1:].any(1).sum()) < ENOUGH
+        earlier = [held[asked.place] for held in before.values()] if few else []
+        every = torch.stack([*rows, *earlier])
+        measured = Vectors(**dict(zip(names, every[:, 1:].T, strict=False)))
+        times = times_as_long(measured)[: len(here)]
+        # Who was to do more steps than others may come further.
+        times = times / (here[:, 0] / every[:, 0].median().clamp(min=1.0)).clamp(min=1.0)
+        return dict(zip(ups, here, strict=True)), {
+            silo: Refusal(f"{too_long(time)} (flower.norm-bound is {factor:g})")
+            for silo, time in zip(ups, times.tolist(), strict=True)
+            if time > factor
+        }
 
     def receipt(self, silo: int, reply: Message, asked: Exchange, sent: str = "") -> Receipt:
         """What a silo sent, signed if it has a key; a refusal if the signature is not its own."""
@@ -338,7 +413,7 @@ class Fleet(Executor):
         self._report(replace(answers, refused=refused), "evaluate", number, usable)
         if not found:
             return Measures(float("inf"), None, None)
-        sizes = {silo: self.membership.samples[silo] for silo in found}
+        sizes = {silo: self.membership.counted[silo] for silo in found}
         tests = {silo: min(int(said.get("tests", 0)), sizes[silo]) for silo, said in found.items()}
 
         def mean(key: str, weights: dict[int, int]) -> float | None:
@@ -377,9 +452,11 @@ class Fleet(Executor):
                 self.tell(f"round {number}: silo {silo} is refused ({phase}): {why}")
                 lines.append(entry(silo, phase, "refused", node=node, why=why))
             else:
-                samples = self.membership.samples[silo]
+                samples, weighs = self.membership.samples[silo], self.membership.counted[silo]
+                counted = weighs if weighs != samples else None
                 said = protocol.metrics(answers.good[silo])
-                lines.append(entry(silo, phase, "ok", node=node, samples=samples, metrics=said))
+                more = {"samples": samples, "counted": counted, "metrics": said}
+                lines.append(entry(silo, phase, "ok", node=node, **more))
         self.log.write(number, lines)
 
     def check(self, answers: Replies, number: int, usable: int) -> None:

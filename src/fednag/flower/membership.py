@@ -16,6 +16,7 @@ from fednag.flower.settings import Deployment
 
 PAUSE = 0.5  # seconds between two looks
 KEY = re.compile(r"[0-9a-f]{64}")
+MAJORITY = 3  # of two silos one may well have most of the data
 AGAIN = 60.0  # seconds after which a node that was turned away may try again
 
 
@@ -45,6 +46,13 @@ class Membership:
         self._first: dict[int, float] = {}  # node -> when it was first asked since it connected
         self._last: dict[int, float] = {}  # node -> when it was last asked
         self._names: dict[int, str] = {}  # of the nodes that are connected
+
+    @property
+    def counted(self) -> dict[int, int]:
+        """Samples by which silos weigh: counts that nobody could check are capped."""
+        if self.sizes or len(self.samples) < MAJORITY:
+            return self.samples
+        return capped(self.samples, self.deployment.flower.most_share)
 
     @property
     def present(self) -> set[int]:
@@ -117,6 +125,12 @@ class Membership:
         self.nodes[silo] = node
         self.samples[silo] = samples
         self.tell(f"silo {silo} is here{back}: {samples} samples, node {node}")
+        for other, counted in self.counted.items():
+            if counted != self.samples[other]:
+                self.tell(
+                    f"silo {other} says it has {self.samples[other]} samples, and weighs as if it "
+                    f"had {counted} (flower.most-share); list what is agreed in flower.samples"
+                )
 
     def _admit(self, node: int, said: dict[str, Any]) -> tuple[int, int]:
         """(which silo it is, its samples), or a refusal."""
@@ -156,3 +170,21 @@ class Membership:
         if claimed != first:
             raise Refusal(f"it claims {claimed} samples, and has {first}")
         return claimed
+
+
+def capped(counts: Mapping[int, int], most: float) -> dict[int, int]:
+    """The counts with the largest lowered, so that none is above the share ``most`` of all.
+
+    Where there are so few that this cannot be, all become the least.
+
+    >>> capped({0: 100, 1: 200, 2: 10_000_000}, 0.5)
+    {0: 100, 1: 200, 2: 300}
+    """
+    ordered = sorted(counts.values(), reverse=True)
+    for above in range(len(ordered)):
+        room = 1 - above * most
+        # If so many have c, then c = most (above c + rest).
+        limit = most * sum(ordered[above:]) / room if room > 0 else 0.0
+        if ordered[above] <= limit:
+            return {silo: min(count, int(limit)) for silo, count in counts.items()}
+    return dict.fromkeys(counts, ordered[-1])

@@ -83,7 +83,7 @@ def run_config(experiment: Experiment, flower: Mapping[str, Any] | None = None) 
     if experiment.own:
         tables["own"] = dict(experiment.own)
     own = {**Flower().model_dump(), **(flower or {})}
-    tables["flower"] = {key.replace("_", "-"): given for key, given in own.items()}
+    tables["flower"] = {key.replace("_", "-"): _single(given) for key, given in own.items()}
     return tables
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -51,6 +51,9 @@ class Flower(Section):
     deadline: float = Field(600.0, gt=0, le=86_400)  # seconds a round's answers may take
     quorum: int = Field(0, ge=0, le=10_000)  # answers a round needs; 0: more than half of those
     join: float = Field(120.0, gt=0, le=86_400)  # seconds to wait for all silos at the start
+    norm_bound: float = Field(10.0, ge=0)  # times the median length an update may have; 0: any
+    most_share: float = Field(0.5, gt=0, le=1)  # of all samples, that a silo's count weighs
+    samples: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)  # agreed, by silo
     max_samples: int = Field(MOST_SAMPLES, ge=1, le=10**12)  # a silo may claim
     evaluate: Literal["auto", "server", "silos"] = "auto"
     other_versions: bool = False  # whether silos may have another torch or flwr
@@ -148,6 +151,8 @@ class Deployment:
                 raise FednagError(
                     "flower.evaluate", "the server has no data", "use 'silos' or 'auto'"
                 )
+        if experiment.attack:
+            raise FednagError("attack", "it is for the simulator, and silos train", "leave it out")
         if self.scheme.controller.needs_clock:
             raise FednagError(
                 "controller.kind",
@@ -161,6 +166,24 @@ class Deployment:
                 raise FednagError(
                     "aggregator.dropouts", "silos need no help to vanish", "leave it out"
                 )
+        if 0 < flower.norm_bound < 1:
+            raise FednagError(
+                "flower.norm-bound",
+                f"{flower.norm_bound:g} would refuse updates of usual length",
+                "use 1 or more, or 0 to refuse none",
+            )
+        if flower.samples and len(flower.samples) != self.silos:
+            raise FednagError(
+                "flower.samples",
+                f"has {len(flower.samples)} counts, and there are {self.silos} silos",
+                "give one for each, in their order",
+            )
+        if flower.samples and not self.private:
+            raise FednagError(
+                "flower.samples",
+                "the data set is known by name, and so are the counts",
+                "leave it out",
+            )
         if flower.quorum > self.silos:
             raise FednagError(
                 "flower.quorum",

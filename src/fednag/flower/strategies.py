@@ -307,7 +307,6 @@ class Method(Averaging, Executor):
         refused: list[int] = []
         steps: dict[int, int] = {}
         total: Total | None = None
-        size = 0
         single = numbers_returned(self.algorithm, asked.stage, asked.sent.w)
         for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
             node = reply.metadata.src_node_id
@@ -323,13 +322,20 @@ class Method(Averaging, Executor):
             (metrics,) = reply.content.metric_records.values()
             if isinstance(done := metrics.get(STEPS), int) and done >= 0:
                 steps[worker] = done
-            total = including(asked.aggregator or self.scheme.aggregator, total, up, samples)
-            size += samples
+            total = including(
+                asked.aggregator or self.scheme.aggregator, total, up, samples, worker
+            )
         heard = {*used, *refused}
+        if total is not None:
+            total, whose = self.scheme.aggregator.screen(total)
+            for worker, why in whose.items():
+                log(WARNING, "fednag: node %d: %s", self._nodes[worker], why)
+                refused.append(worker)
+                del used[worker]
         # It tells a node which of its memories is meant: the one of the last round used.
         answers = Answers(
             total=total,
-            size=size,
+            size=sum(self._sizes[self._nodes[worker]] for worker in used),
             memories={} if asked.stage.asks else dict.fromkeys(used, mark(asked.round)),
             steps=steps,
             refused=tuple(refused),

@@ -198,6 +198,15 @@ class Problem:
             self._twin = twin
         return self._twin
 
+    def relabelled(self, y: Tensor) -> Problem:
+        """The same problem with other labels of its training samples."""
+        other = copy.copy(self)
+        other.dataset = replace(self.dataset, y=y)
+        other._settle(self.facts)
+        if self.gradients.plain:
+            other.use_plain_loop(self.gradients.plain)
+        return other
+
     def _scaled_to(self, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
         if self._standard is None:
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -18,6 +18,7 @@ from fednag.config.own import own_loss, own_metrics, own_model
 from fednag.config.parts import scheme_of
 from fednag.config.sections import Data, Evaluation, Split, Stop, is_own
 from fednag.core.algorithm import BUFFERS, Algorithm, lengths
+from fednag.core.attack import attackers
 from fednag.core.keys import Draws
 from fednag.core.loop import Scheme
 from fednag.core.vectors import Vectors
@@ -41,6 +42,7 @@ from fednag.simulate.tuning import choose
 
 T = TypeVar("T")
 
+NAMED = 10  # attackers in a note
 WIDE = 5.0  # standard deviations of features above this are worth a word
 
 
@@ -118,7 +120,7 @@ class Builder:
                 threads=engine.threads,
             ),
         )
-        notes = list(choice.notes)
+        notes = [*choice.notes, *attacked(experiment, scheme, dataset, workers)]
         if self.parts.several_seeds and isinstance(self._given_module(experiment), nn.Module):
             notes.append(
                 "model: all seeds start from the weights of this one module; give a function of "
@@ -266,6 +268,23 @@ class Builder:
             self._made[key] = make()
         made: T = self._made[key]
         return made
+
+
+def attacked(
+    experiment: Experiment, scheme: Scheme, dataset: Dataset, workers: int
+) -> Iterator[str]:
+    """Who attacks how; raises FednagError for what cannot be."""
+    attackers(scheme.attacks, experiment.seed, workers)  # they must be there
+    for place, attack in enumerate(scheme.attacks):
+        kind, who = experiment.attack[place]["kind"], attack.attackers(experiment.seed, workers)
+        if attack.flips and dataset.classes is None:
+            raise FednagError(
+                f"attack.{place}.kind",
+                f"{kind} changes labels, and these data have none",
+                "use another",
+            )
+        named = ", ".join(map(str, who[:NAMED])) + ", …" * (len(who) > NAMED)
+        yield f"attack: {kind} by worker{'s' * (len(who) > 1)} {named}"
 
 
 def of_integers(given: Callable[..., Problem], dataset: Dataset, standardise: bool) -> Problem:

@@ -22,6 +22,7 @@ from fednag.aggregators import Secure
 from fednag.config import Experiment
 from fednag.config.keys import Key
 from fednag.config.own import own_anchor
+from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import BUFFERS
 from fednag.core.ending import Ending
 from fednag.core.files import os_errors, write_atomically
@@ -38,7 +39,6 @@ from fednag.runs.interrupts import Interrupted, Watch
 from fednag.runs.ledger import Ledger
 from fednag.runs.outcome import Outcome
 from fednag.runs.view import ending_of
-from fednag.runs.weights import load_model, save_model
 from fednag.simulate.run import Plan, Trainer, simulate
 from fednag.simulate.tuning import alone_note, plain_note
 
@@ -255,7 +255,9 @@ class Execution:
         best = problem.module_at(state.best.w, state.best.buffers) if state.best else final
         if folder:
             models = {"best.safetensors": best, "final.safetensors": final}
-            digests = {name: save_model(m, folder.path / name) for name, m in models.items()}
+            digests = {
+                name: checkpoint.save_model(m, folder.path / name) for name, m in models.items()
+            }
             status = "diverged" if state.diverged else "finished"
             found: dict[str, Any] = {}
             if state.best:
@@ -272,7 +274,9 @@ class Execution:
         digests = digests if isinstance(digests, dict) else {}
         problem = self.plan.problem
         best, final = (
-            load_model(problem.module_at(problem.initial), folder.path / name, digests.get(name))
+            checkpoint.load_model(
+                problem.module_at(problem.initial), folder.path / name, digests.get(name)
+            )
             for name in ("best.safetensors", "final.safetensors")
         )
         with suppress(OSError):  # it may have ended before it could tidy up
@@ -295,8 +299,11 @@ class Execution:
         last = records[-1] if records else None
         if last and last.refusals:
             whose = _whose({worker for record in records for worker in record.refused})
-            beyond = isinstance(self.plan.scheme.aggregator, Secure)
-            why = "they were not finite" + ", or beyond aggregator.range" * beyond
+            aggregator = self.plan.scheme.aggregator
+            why = "they were not finite"
+            why += ", or beyond aggregator.range" * isinstance(aggregator, Secure)
+            screens = type(aggregator).screen is not Aggregator.screen
+            why += ", or too long for the aggregator" * screens
             why = why if self.trainer is None else "see silos.jsonl"
             self.notes.append(f"{last.refusals} updates of {whose} were refused: {why}")
         if last and last.misses:

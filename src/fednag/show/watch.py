@@ -216,17 +216,16 @@ def _amount(value: float | None) -> str:
 
 
 def _line(view: RunView) -> list[RenderableType]:
-    records, state = view.records, state_of(view)
-    round_now, rounds = view.rounds, view.planned
-    losses = [r.loss for r in records if r.loss is not None]
-    accuracies = [r.accuracy for r in records if r.accuracy is not None]
+    state, rounds = state_of(view), view.planned
+    losses = [r.loss for r in view.records if r.loss is not None]
+    accuracies = [r.accuracy for r in view.records if r.accuracy is not None]
     speed = pace(view) if view.running else None
     return [
         Text(view.label),
         str(view.seed),
         Text(state, style=STYLES.get(state, "")),
-        ProgressBar(total=rounds or max(1, round_now), completed=round_now, width=12),
-        f"{round_now}/{rounds or '?'}",
+        ProgressBar(total=rounds or max(1, view.rounds), completed=view.rounds, width=12),
+        f"{view.rounds}/{rounds or '?'}",
         f"{losses[-1]:.4f}" if losses else "-",
         sparkline(losses, logarithmic=True),
         f"{accuracies[-1]:.1%}" if accuracies else "-",

@@ -6,7 +6,7 @@ may change it, and only by rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,8 +21,17 @@ from fednag.compute.randomness import private_randomness
 from fednag.compute.threads import ThreadPool
 from fednag.core.aggregator import Total
 from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Receipt, Residues
-from fednag.core.keys import MODEL, UPLINK, Draws, Indexes, generator
+from fednag.core.attack import Forged
+from fednag.core.executor import (
+    Answers,
+    Exchange,
+    Executor,
+    Memories,
+    Receipt,
+    Residues,
+    joined,
+)
+from fednag.core.keys import ATTACK, MODEL, UPLINK, Draws, Indexes, generator
 from fednag.core.loop import Scheme
 from fednag.core.vectors import Vector, Vectors, digest
 from fednag.problems.problem import Problem
@@ -30,6 +39,9 @@ from fednag.simulate.private import PrivateBatch, no_data
 from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, replaced, stacked
 
 Mask = NDArray[np.bool_]
+
+Change = Callable[[Exchange, Vectors], Vectors]
+"""What stacked workers send in place of their updates, a row each."""
 
 EVALUATION_BLOCK = 500  # samples a task; fixed, so that results do not depend on threads
 GRADIENT_BLOCK = 256  # samples of each worker a task takes at a time for a full gradient
@@ -69,11 +81,13 @@ class Engine(Executor):
         *,
         chunk: int,
         threads: int,
+        attackers: Forged | None = None,
     ) -> None:
         self.problem, self.scheme, self.draws = problem, scheme, draws
         self.owned = owned
         self.chunk = chunk
         self.held = int(draws.sizes.sum())
+        self._attackers = attackers or {}
         self.first_memory = first_memory(scheme.algorithm, problem)
         # The mean over many workers keeps more digits than the vectors themselves.
         self._wide = torch.float32 if problem.device.type == "mps" else torch.float64
@@ -97,8 +111,17 @@ class Engine(Executor):
             self.problem.check_again()
         if self._secure and not asked.weight:
             asked = replace(asked, weight=self.weight(asked))
+        if self._attackers:
+            return self._attacked(asked, memories, residues)
+        return self._exchanged(asked, memories, residues)
+
+    def _exchanged(
+        self, asked: Exchange, memories: Memories, residues: Residues, change: Change | None = None
+    ) -> Answers:
+        if not len(asked.workers):
+            return Answers()
         parts = self._pool.ordered(
-            lambda group: self._group(group, memories, residues), self._groups(asked)
+            lambda group: self._group(group, memories, residues, change), self._groups(asked)
         )
         answers: dict[str, Any] = {"memories": {}, "residues": {}, "told": {}, "receipts": {}}
         total, size, up = None, 0, 0
@@ -120,6 +143,34 @@ class Engine(Executor):
             weight(size, asked.staleness) for size in self.draws.sizes[asked.workers].tolist()
         )
 
+    def _attacked(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
+        """The honest workers first, for some attackers see what these send."""
+        false = np.isin(asked.workers, list(self._attackers))
+        attacks = [a for w in asked.workers[false].tolist() for _, a in self._attackers[w]]
+        seen: dict[int, Vectors] = {}
+
+        def keep(group: Exchange, updates: Vectors) -> Vectors:
+            seen[int(group.workers[0])] = updates.map(torch.clone)
+            return updates
+
+        def forge(group: Exchange, updates: Vectors) -> Vectors:
+            rows = []
+            for row, worker in enumerate(group.workers.tolist()):
+                own = _row(updates, row)
+                for place, attack in self._attackers[worker]:
+                    key = self.draws.seed, ATTACK, asked.round, worker, asked.place, place
+                    own = attack.forge(own, others, generator(*key))
+                rows.append(own)
+            return updates.map_named(lambda name, _: torch.stack([own[name] for own in rows]))
+
+        watched = keep if any(attack.sees for attack in attacks) else None
+        honest = self._exchanged(asked.among(~false), memories, residues, watched)
+        bags = [seen[first] for first in sorted(seen)]
+        named = bags[0] if bags else Vectors()
+        others = named.map_named(lambda name, _: torch.cat([bag[name] for bag in bags]))
+        forged = self._exchanged(asked.among(false), memories, residues, forge)
+        return joined(self.scheme.aggregator, honest, forged)
+
     def once(self, server: Vectors, workers: Indexes, starts: Indexes, steps: int) -> Answers:
         """One exchange of local iterations, outside of any run; nothing is compared."""
         stages = self.scheme.stages
@@ -128,9 +179,11 @@ class Engine(Executor):
         each = np.full(len(workers), steps)
         return self.exchange(Exchange(stage, place, {}, 0, sent, workers, each, starts), {}, {})
 
-    def _group(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
+    def _group(
+        self, asked: Exchange, memories: Memories, residues: Residues, change: Change | None
+    ) -> Answers:
         """The aggregated answers of stacked workers."""
-        found = self.uploads(asked, memories, residues)
+        found = self.uploads(asked, memories, residues, change)
         workers = found.workers
         good = [row for row in range(len(workers)) if found.finite[row]]
         return Answers(
@@ -159,7 +212,9 @@ class Engine(Executor):
             for row, worker in enumerate(found.workers.tolist())
         }
 
-    def uploads(self, asked: Exchange, memories: Memories, residues: Residues) -> Uploads:
+    def uploads(
+        self, asked: Exchange, memories: Memories, residues: Residues, change: Change | None = None
+    ) -> Uploads:
         """What stacked workers send, all of whom do the same number of steps."""
         group, sent, stage = asked.workers, asked.sent, asked.stage
         with self._draws(asked):
@@ -184,8 +239,12 @@ class Engine(Executor):
         elif kept is rules_mine:
             kept = Vectors()  # nothing new
         up = up.map(lambda vector: vector.expand(len(group), vector.shape[-1]))
-        if asked.as_differences:
+        if asked.as_differences or change:
             up = up.map_named(lambda name, rows: rows - sent[name] if name in sent else rows)
+        if change:
+            up = change(asked, up)
+            if not asked.as_differences:
+                up = up.map_named(lambda name, rows: rows + sent[name] if name in sent else rows)
         finite = self._finite(group, up, kept)
         wires, up, left = self._uplinked(asked, up, residues)
         size = sum(wire.nbytes for wire in wires) if wires else up.nbytes
@@ -231,8 +290,10 @@ class Engine(Executor):
         if self._secure:
             weights = [self._secure.share(weight, asked.weight) for weight in weights]
         kept = up.map(lambda rows: _rows(rows, finite))
-        return aggregator.lift(
-            kept, torch.tensor(weights, dtype=self._wide).to(self.problem.device)
+        return aggregator.gather(
+            kept,
+            torch.tensor(weights, dtype=self._wide).to(self.problem.device),
+            asked.workers[finite].tolist(),
         )
 
     def _memory(self, group: Indexes, memories: Memories) -> Vectors:

@@ -17,6 +17,7 @@ from fednag.core.vectors import Vector
 from fednag.problems.metrics import Metric, measured
 
 if TYPE_CHECKING:
+    from fednag.problems.problem import Problem
     from fednag.simulate.engine import Engine
 
 
@@ -43,19 +44,21 @@ class Evaluator:
         samples: int = 0,
         per_worker: bool = False,
         metrics: Mapping[str, Metric] | None = None,
+        problem: Problem | None = None,
     ) -> None:
         self.engine, self.owned, self.per_worker = engine, owned, per_worker
+        self.problem = problem or engine.problem  # attackers may train on another
         self.seed, self.samples = seed, samples
         self.metrics = metrics or {}
         self.train_index = self._evaluated(np.sort(np.concatenate(owned)), seed, samples)
-        problem = engine.problem
+        problem = self.problem
         self.test_index = torch.arange(len(problem.test_x), device=problem.device)
 
     def __call__(self, w: Vector, b: Vector) -> Measures:
         """Of the model ``w`` with the buffers ``b``, (k,); or (n, k), each worker's own."""
         if b.dim() == 2:
             return self._by_worker(w, b)
-        problem = self.engine.problem
+        problem = self.problem
         losses, hits = self.engine.evaluate(w, b, problem.x, problem.y, self.train_index)
         worker_losses = None
         if self.per_worker:
@@ -72,18 +75,20 @@ class Evaluator:
 
     def verify(self, w: Vector, b: Vector) -> None:
         """Compare the recorded evaluation with the module once more, on one block of samples."""
-        problem, engine = self.engine.problem, self.engine
+        problem, engine = self.problem, self.engine
         first = engine.blocks(self.train_index)[0]
-        problem.evaluate(w, b if b.dim() == 1 else b[0], problem.x, problem.y, first)
+        engine.problem.evaluate(w, b if b.dim() == 1 else b[0], problem.x, problem.y, first)
 
     @property
     def _has_classes(self) -> bool:
-        return self.engine.problem.dataset.classes is not None
+        return self.problem.dataset.classes is not None
 
     def _by_worker(self, w: Vector, b: Vector) -> Measures:
         """Every worker with its own buffers, on its own samples; the mean over workers, by size."""
         found = [
-            Evaluator(self.engine, [mine], self.seed, self.samples, metrics=self.metrics)(w, own)
+            Evaluator(
+                self.engine, [mine], self.seed, self.samples, False, self.metrics, self.problem
+            )(w, own)
             for mine, own in zip(self.owned, b, strict=True)
         ]
         sizes = [len(mine) for mine in self.owned]
@@ -111,7 +116,7 @@ class Evaluator:
         self, w: Vector, b: Vector
     ) -> tuple[float | None, float | None, dict[str, float | None]]:
         """Accuracy, loss and metrics on the test samples; metrics only where they are asked for."""
-        engine, problem = self.engine, self.engine.problem
+        engine, problem = self.engine, self.problem
         if not len(self.test_index):
             return None, None, {}
         losses, right = engine.evaluate(w, b, problem.test_x, problem.test_y, self.test_index)
@@ -125,7 +130,7 @@ class Evaluator:
         return accuracy, problem.mean_loss(losses, problem.test_y), metrics
 
     def _worker_losses(self, w: Vector, b: Vector) -> tuple[float, ...]:
-        problem, owned = self.engine.problem, self.owned
+        problem, owned = self.problem, self.owned
         index = torch.from_numpy(np.concatenate(owned)).to(problem.device)
         parts = torch.split(index, [len(mine) for mine in owned])
         if problem.facts.mixes_settled:  # each worker's samples among themselves
@@ -141,7 +146,7 @@ class Evaluator:
         if 0 < samples < len(held):
             rng = np.random.default_rng([seed, SAMPLE])
             held = np.sort(rng.choice(held, samples, replace=False))
-        return torch.from_numpy(held).to(self.engine.problem.device)
+        return torch.from_numpy(held).to(self.problem.device)
 
 
 def _on_cpu(output: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 
 from fednag.aggregators import Secure
 from fednag.core.algorithm import BUFFERS, Algorithm
+from fednag.core.attack import attackers
 from fednag.core.controller import Setting
 from fednag.core.ending import Ending
 from fednag.core.executor import Executor
@@ -105,6 +106,21 @@ class Plan:
         return partition.workers
 
 
+def trained_on(plan: Plan) -> Problem:
+    """The plan's problem, with the labels that attackers of it change."""
+    problem, dataset = plan.problem, plan.problem.dataset
+    flipping = [attack for attack in plan.scheme.attacks if attack.flips]
+    if not flipping:
+        return problem
+    assert dataset.classes is not None
+    y = dataset.y.clone()
+    for attack in flipping:
+        for worker in attack.attackers(plan.seed, len(plan.owned)):
+            mine = torch.from_numpy(plan.owned[worker])
+            y[mine] = attack.labels(y[mine], dataset.classes)
+    return problem.relabelled(y)
+
+
 class Trainer(Protocol):
     """An executor, and how the server's model is evaluated."""
 
@@ -128,15 +144,22 @@ class Local:
     def __init__(self, plan: Plan, draws: Draws) -> None:
         self.scheme, self.iterations = plan.scheme, plan.iterations
         self.engine = Engine(
-            plan.problem, plan.scheme, plan.owned, draws, chunk=plan.chunk, threads=plan.threads
+            trained_on(plan),
+            plan.scheme,
+            plan.owned,
+            draws,
+            chunk=plan.chunk,
+            threads=plan.threads,
+            attackers=attackers(plan.scheme.attacks, plan.seed, len(plan.owned)),
         )
         executor: Executor = self.engine
         if isinstance(plan.scheme.aggregator, Secure):
             executor = Secured(self.engine, plan.scheme.aggregator)
         self.executor = plan.clock(executor) if plan.clock else executor
         self.evaluator = Evaluator(
-            self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker, plan.metrics
-        )
+            self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker, plan.metrics,
+            plan.problem,
+        )  # fmt: skip
 
     def __enter__(self) -> Local:
         self.engine.__enter__()
