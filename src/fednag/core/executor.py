@@ -90,7 +90,7 @@ def screened(aggregator: Aggregator, answers: Answers, sizes: Indexes) -> Answer
         return answers
     total, whose = aggregator.screen(answers.total)
     if not whose:
-        return replace(answers, total=total)
+        return answers if total is answers.total else replace(answers, total=total)
     return replace(
         answers,
         total=total,
