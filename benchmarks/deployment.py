@@ -27,10 +27,10 @@ import torch
 from fednag.algorithms import ALGORITHMS
 from fednag.api import run_all
 from fednag.config import parse
-from fednag.flower.ledger import read
 from fednag.flower.local import Federation, federation
 from fednag.flower.project import flat, run_config
 from fednag.flower.settings import read_run_config
+from fednag.flower.silo_log import read
 from fednag.runs.folder import RunFolder
 
 HERE = Path(__file__).parent

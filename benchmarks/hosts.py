@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fednag.flower import guardian
-from fednag.flower.ledger import read
 from fednag.flower.processes import Processes
+from fednag.flower.silo_log import read
 
 PAGE = Path(__file__).parents[1] / "docs" / "deployment.md"
 SECTION = "## Three hosts, step by step"

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from flwr.app import Message, RecordDict
 
+import fednag.flower.client as client_module
 from fednag.api import run_all
 from fednag.core.vectors import Vector, ravel
 from fednag.flower.client import app
@@ -16,6 +18,7 @@ from fednag.flower.inprocess import Fault, InProcessGrid
 from fednag.flower.protocol import ARRAYS, CONFIG
 from fednag.flower.server import serve
 from fednag.flower.settings import Deployment, read_run_config
+from fednag.flower.silo import Silo
 from fednag.runs.outcome import Outcome
 
 
@@ -52,6 +55,21 @@ def grid_of(
     for silo, fault in (faults or {}).items():
         grid.faults[node_of(grid, silo)] = fault
     return grid
+
+
+MADE: dict[str, Silo] = {}
+
+
+def silos_made_once(patch: pytest.MonkeyPatch) -> None:
+    """A silo is made anew for every message, which takes most of the time: here, once."""
+
+    def once(deployment: Deployment, node_config: Mapping[str, Any]) -> Silo:
+        key = repr((deployment.digest, sorted(node_config.items())))
+        if key not in MADE:
+            MADE[key] = Silo(deployment, node_config)
+        return MADE[key]
+
+    patch.setattr(client_module, "Silo", once)
 
 
 def node_of(grid: InProcessGrid, silo: int) -> int:

@@ -11,9 +11,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "fednag"
 # above its own, and from none beside it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("core",),
+    ("core", "secure"),
     ("transforms", "aggregators", "controllers", "attacks"),
-    ("algorithms",),
+    ("algorithms", "privacy"),
     ("data",),
     ("compute",),
     ("problems",),
@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("results",),
     ("arguments",),
     ("api",),
-    ("planning", "frontier", "paper"),
+    ("planning", "frontier", "decide", "paper"),
     ("cli",),
     ("__main__", "__init__"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -28,6 +29,8 @@ def play(
     memories = [algorithm.memory(start) for _ in sizes]
     for number in range(rounds):
         for stage in algorithm.stages:
+            if drawn := stage.draw(0, number + 1):
+                stage = replace(stage, **drawn)  # type: ignore[type-var]
             sent = server.pick(stage.down)
             ups = []
             for i in range(len(sizes)):

@@ -596,18 +596,3 @@ def test_ignored_samples_move_nothing(batch: int) -> None:
     assert not run.diverged
     assert run.records[-1].refusals == 0
     assert run.records[-1].loss < run.records[0].loss
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: fednag.compare([]), "algorithms: the list is empty"),
-        (lambda: fednag.compare(["fednag"], seeds=[]), "seeds: the list is empty"),
-        (lambda: fednag.compare(["fednag"], seeds=[0, 0]), "seeds: one is there twice"),
-        (lambda: fednag.sweep({"training.tau": 3}), "training.tau: give a list"),  # type: ignore[dict-item]
-        (lambda: fednag.sweep("training.tau"), "axes: give a list"),  # type: ignore[arg-type]
-    ],
-)
-def test_odd_arguments_get_a_sentence(call: Any, message: str) -> None:
-    with pytest.raises(FednagError, match=message):
-        call()

@@ -154,6 +154,10 @@ REFUSED = [
         "model.name: 'cnn' is not convex",
     ),
     (("theory", "check", "tiny.toml", "--set", "algorithm.name=fedavg"), "about 'fednag'; use it"),
+    (
+        ("theory", "check", "tiny.toml", "--set", "algorithm.clip=1"),
+        "algorithm.clip: the theory is about the data's own gradients; set it to 0",
+    ),
     (("theory", "check", "tiny.toml", "--set", "training.fraction=0.5"), "every worker takes part"),
     (("theory", "check", "tiny.toml", "--set", "training.tau=9"), "less than one tau; raise it"),
     (("theory", "check", "tiny.toml", "--out", "tiny.toml"), "--out tiny.toml: cannot be made"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fednag import ALGORITHMS, FednagError
+from fednag import ALGORITHMS
 from fednag.clock import (
     Aggregation,
     Availability,
@@ -31,6 +31,7 @@ from fednag.clock import (
 )
 from fednag.core.algorithm import payload
 from fednag.devices.workload import Stage, gradients_of
+from refusals import refused
 
 
 def device(
@@ -144,14 +145,20 @@ def test_payloads_are_what_methods_declare(name: str) -> None:
     algorithm = ALGORITHMS[name]()
     w = torch.zeros(5)
     expected = {"fednag": (2, 2), "mime": (4, 2), "mimelite": (2, 2), "scaffold": (2, 2)}
-    expected |= {"adiana": (2, 2), "fednag-rebuilt": (2, 1)}
-    down, up = expected.get(name, (1, 1))
-    assert payload(algorithm, algorithm.init(w)) == (20 * down, 20 * up)
+    expected |= {"adiana": (2, 2), "fednag-rebuilt": (2, 1), "mfl": (2, 2), "fedlion": (2, 2)}
+    expected |= {"stem": (2, 2), "fedglomo": (2, 2), "scaffold-m": (3, 2)}
+    expected |= dict.fromkeys(("fedcm", "fedadc", "domo", "ghbm", "marina"), (2, 1))
+    numbers = {"stem": (1, 0), "fednova": (0, 1), "fedexp": (0, 1)}
+    (down, up), (more_down, more_up) = expected.get(name, (1, 1)), numbers.get(name, (0, 0))
+    sent = 20 * down + 4 * more_down, 20 * up + 4 * more_up
+    assert payload(algorithm, algorithm.init(w)) == sent
 
 
 def test_gradients_are_counted_on_the_rule_itself() -> None:
     counted = {name: gradients_of(cls()) for name, cls in ALGORITHMS.items()}
     assert counted.pop("mime") == counted.pop("adiana") == (2, 0)
+    assert counted.pop("marina") == counted.pop("stem") == (2, 0)
+    assert counted.pop("fedglomo") == (4, 0)
     assert counted.pop("mimelite") == (1, 1)
     assert set(counted.values()) == {(1, 0)}, counted
 
@@ -265,7 +272,7 @@ def test_a_replay_waits_for_who_is_away_and_says_if_that_is_for_ever() -> None:
     late = fleet(device("a", 1.0, 0.1, 0.1, comes))
     assert replay(late, workload(1), 1, seed=0).ends[-1] == pytest.approx(5 + 1 + 3 + 1)
     gone = fleet(device("a", 1.0, 0.1, 0.1, Availability(((0.0, 2.0),))))
-    with pytest.raises(FednagError, match="device a is never reachable again after round 1"):
+    with refused(says="device a is never reachable again after round 1"):
         replay(gone, workload(1), 1, seed=0)
 
 

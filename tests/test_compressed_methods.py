@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fednag.algorithms import (
     CSGD,
     DIANA,
     EF21,
+    MARINA,
     FedAvg,
     FedNAG,
     FedNAGRebuilt,
@@ -27,7 +29,8 @@ from fednag.core.loop import Scheme
 from fednag.core.transform import Chain, Transform
 from fednag.core.vectors import Vector, Vectors
 from fednag.data.dataset import Dataset
-from fednag.transforms import Quantise, RandK, TopK
+from fednag.simulate.run import simulate
+from fednag.transforms import Clip, ErrorFeedback, Quantise, RandK, TopK
 from test_laws import last, plan_of, weights
 
 D = 12
@@ -41,13 +44,17 @@ LEAST = float(CURVE.diagonal().min())
 BEST = sum(n * b for n, b in zip(SIZES, POINTS, strict=True)) / sum(SIZES)
 
 
-def descend(algorithm: Algorithm, rounds: int, *parts: Transform, curve: Tensor = CURVE) -> Vectors:
+def descend(method: Algorithm, rounds: int, *parts: Transform, curve: Tensor = CURVE) -> Vectors:
     """Rounds on three quadratics (w - b_i)' A (w - b_i) / 2 of different weights, from 0."""
-    chain = Chain((*algorithm.channel, *parts))
+    algorithm = method
+    whole = Chain((*algorithm.channel, *parts))
     start = torch.zeros(D, dtype=torch.float64)
     server = algorithm.init(start)
     memories = [algorithm.memory(start).map(lambda v: v.unsqueeze(0)) for _ in SIZES]
     for number in range(rounds):
+        if drawn := algorithm.draw(0, number + 1):
+            algorithm = replace(method, **drawn)  # type: ignore[type-var]
+        chain = whole.of(algorithm)
         sent = server.pick(algorithm.down).map(lambda v: v.unsqueeze(0))
         ups = []
         for i in range(len(SIZES)):
@@ -74,7 +81,7 @@ def excess(w: Tensor, curve: Tensor = CURVE) -> float:
     return float((w - BEST) @ curve @ (w - BEST) / 2)
 
 
-@pytest.mark.parametrize("method", [DIANA(lr=0.3, alpha=0.4), EF21(lr=0.3)])
+@pytest.mark.parametrize("method", [DIANA(lr=0.3, alpha=0.4), EF21(lr=0.3), MARINA(lr=0.3, p=0.3)])
 def test_without_compression_it_is_gradient_descent(method: Algorithm, blobs: Dataset) -> None:
     plain = weights(blobs, CSGD(lr=0.3), tau=1, batch=0)
     assert torch.allclose(weights(blobs, method, tau=1, batch=0), plain, rtol=0, atol=1e-12)
@@ -122,6 +129,7 @@ def test_memories_remove_the_noise_of_the_compressor() -> None:
     assert away > 1e-4
     assert left(DIANA(lr=lr, alpha=0.5), half) < 1e-12
     assert left(EF21(lr=lr), TopK(share=0.25)) < 1e-12
+    assert left(MARINA(lr=lr, p=0.2), half) < 1e-12
     assert left(ADIANA(lr=lr, mu=least, omega=1.0), half) < 1e-12
 
 
@@ -175,6 +183,52 @@ def test_a_round_by_hand() -> None:
     )
     assert [float(new[name]) for name in "yzw"] == pytest.approx([0.95, 0.15, 0.79])
     assert steps == len(grads)
+
+
+def test_marina_by_hand() -> None:
+    sent, steps = Vectors(w=torch.tensor([[1.0, 2.0]]), before=torch.tensor([[3.0, 1.0]])), 2
+    grads, data = [lambda w: 2 * w, lambda w: 4 * w], Slopes(torch.ones_like)
+    whole, change = MARINA(lr=0.1, p=1.0), MARINA(lr=0.1, p=0.0)
+    ups = [local_round(m, sent, Vectors(), grads, data)[0].m.tolist() for m in (whole, change)]
+    assert ups == [[[3.0, 6.0]], [[-6.0, 3.0]]]  # 3 w, 3 (w - before)
+    server = Vectors(w=torch.ones(2), before=torch.zeros(2), g=torch.tensor([1.0, 2.0]))
+    found = [m.update(server, Vectors(m=torch.tensor([4.0, 0.0])), News()) for m in (whole, change)]
+    assert [new.g.tolist() for new in found] == [[4.0, 0.0], [5.0, 2.0]]
+    assert found[0].w.tolist() == pytest.approx([0.6, 1.0])
+    assert found[1].w.tolist() == pytest.approx([0.5, 0.8])
+    assert all(torch.equal(new.before, server.w) for new in found)
+    assert steps == len(grads)
+
+
+def test_marinas_coin_belongs_to_seed_and_round() -> None:
+    coins = [[MARINA(p=0.25).draw(seed, n)["p"] for n in range(1, 401)] for seed in (0, 1)]
+    assert coins[0][0] == coins[1][0] == 1.0
+    assert coins[0] != coins[1]
+    assert all(70 < sum(thrown) < 130 for thrown in coins)
+
+
+def test_whole_gradients_go_past_what_compresses_and_are_counted(blobs: Dataset) -> None:
+    method = MARINA(lr=0.1, p=0.4)
+    thrown = [method.draw(5, number)["p"] for number in range(1, 13)]
+    assert 3 < sum(thrown) < 12
+    scheme = Scheme(method, uplink=Chain((ErrorFeedback(), TopK(k=2))))
+    states = list(simulate(replace(plan_of(blobs, method, tau=1), scheme=scheme)))
+    d = len(states[0].server.w)
+    short = 2 * 8 + 1  # two numbers, two places of four bits each
+    ups = [now.bytes_up - then.bytes_up for then, now in pairwise(states)]
+    assert ups == [4 * (8 * d if coin else short) for coin in thrown]
+    for (then, now), coin in zip(pairwise(states), thrown, strict=True):
+        for key, left in now.residues.items():  # what was left out waits for the next short one
+            before = then.residues.get(key, left.map(torch.zeros_like))
+            assert torch.equal(left["0.m"], before["0.m"]) == bool(coin)
+    # With p 1 nothing is compressed, and what does not save bytes stays where it is.
+    plain = weights(blobs, CSGD(lr=0.3), tau=1, batch=0)
+    heavy = Scheme(MARINA(lr=0.3, p=1.0), uplink=Chain((TopK(k=1),)))
+    full = plan_of(blobs, heavy.algorithm, tau=1, batch=0)
+    assert torch.allclose(last(replace(full, scheme=heavy)).server.w, plain, rtol=0, atol=1e-12)
+    clipped = Chain((Clip(0.01), TopK(k=1)))
+    after = last(replace(full, scheme=Scheme(MARINA(lr=0.3, p=1.0), uplink=clipped)))
+    assert 0 < float(after.server.g.norm()) <= 0.01 + 1e-9
 
 
 def test_adiana_by_hand() -> None:

@@ -24,6 +24,7 @@ from fednag.config import (
     values,
 )
 from fednag.errors import FednagError
+from refusals import refused
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -36,10 +37,10 @@ def attempt(function: Callable[..., Any], *arguments: Any) -> Any:
     return None
 
 
-def refusal(raw: dict[str, Any]) -> str:
+def refusal(raw: dict[str, Any]) -> FednagError:
     with pytest.raises(FednagError) as caught:
         parse(raw, "file.toml")
-    return str(caught.value)
+    return caught.value
 
 
 # (what stands in the file, the field named, the rest of the sentence)
@@ -56,7 +57,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"training": {"iterations": 10**30}}, "training.iterations", "at most 1000000000"),
     ({"training": {"fraction": 0}}, "training.fraction", "it should be above 0"),
     ({"training": {"fraction": 1.5}}, "training.fraction", "it should be at most 1"),
-    ({"training": {"participants": 1, "fraction": 0.5}}, "training.participants", "not both"),
+    ({"training": {"participants": 1, "fraction": 0.5}}, "", "not both"),
     ({"split": {"workers": 10**10}}, "split.workers", "at most 1000000000"),
     ({"training": {"batch": "32"}}, "training.batch", "a whole number, without quotes"),
     ({"algorithm": {"lr": "0.1"}}, "algorithm.lr", "a number, without quotes"),
@@ -92,20 +93,19 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("raw", "field", "rest"), BAD, ids=[f"{b[1]}-{b[2]}" for b in BAD])
 def test_bad_input_is_one_helpful_sentence(raw: dict[str, Any], field: str, rest: str) -> None:
-    text = refusal(raw)
-    assert text.startswith("file.toml: ")
-    assert field in text.split(";")[0]
-    assert rest in text
-    assert "\n" not in text
+    error = refusal(raw)
+    assert (error.source, error.field) == ("file.toml", field)
+    assert rest in str(error)
+    assert "\n" not in str(error)
 
 
 def test_further_findings_are_counted() -> None:
-    assert refusal({"training": {"tau": 0, "batch": -1}}).endswith("(and 1 more)")
+    assert refusal({"training": {"tau": 0, "batch": -1}}).remedy.endswith("(and 1 more)")
 
 
 def test_odd_keys_and_long_values_stay_on_one_short_line() -> None:
-    assert "\n" not in refusal({"a\nb": 1})
-    assert len(refusal({"name": "x" * 10_000})) < 200
+    assert "\n" not in str(refusal({"a\nb": 1}))
+    assert len(str(refusal({"name": "x" * 10_000}))) < 200
 
 
 FULL = {
@@ -133,9 +133,12 @@ def test_toml_round_trip(raw: dict[str, Any]) -> None:
         assert dumped == table if not isinstance(table, dict) else table.items() <= dumped.items()
 
 
+OFF = {"weight_decay": 0.0, "clip": 0.0}
+
+
 def test_an_algorithm_without_a_name_is_the_default() -> None:
     table = parse({"algorithm": {"lr": 0.5}}).algorithm
-    assert table == {"name": "fednag", "lr": 0.5, "momentum": 0.9}
+    assert table == {"name": "fednag", "lr": 0.5, "momentum": 0.9} | OFF
 
 
 def test_key_ignores_only_what_cannot_change_the_numbers() -> None:
@@ -178,19 +181,19 @@ def test_override_sets_fields_and_leaves_the_original() -> None:
 
 @pytest.mark.parametrize("path", ["training.", ".tau", "a.b.c", "seed.x"])
 def test_override_refuses_what_is_no_field(path: str) -> None:
-    with pytest.raises(FednagError, match=rf"^{path}: no such field; write section.key"):
+    with refused(path):
         override({"seed": 1}, {path: 3})
 
 
 @pytest.mark.parametrize("text", ["training.tau", "=3", "training.tau=", " = "])
 def test_assignments_need_both_sides(text: str) -> None:
-    with pytest.raises(FednagError, match=r"write section\.key=value"):
+    with refused("--set"):
         assignments([text], "--set")
 
 
 def test_assignments_split_at_the_first_sign_and_refuse_repeats() -> None:
     assert assignments(["a.b = x=y"], "--set") == {"a.b": "x=y"}
-    with pytest.raises(FednagError, match=r"--set a.b: is given twice"):
+    with refused("--set", "twice"):
         assignments(["a.b=1", "a.b=2"], "--set")
 
 
@@ -231,30 +234,6 @@ def test_methods_share_the_numbers_they_have() -> None:
     assert [label for label, _ in methods(raw, ["fedmom"])] == ["fedmom"]
 
 
-TWICE = [{"name": "fednag"}, {"name": "fednag", "lr": 1}, {"name": "fednag", "lr": 1}]
-
-
-@pytest.mark.parametrize(
-    ("raw", "sentence"),
-    [
-        ({"algorithms": "fednag"}, "algorithms: write a list"),
-        ({"algorithms": [[1]]}, "algorithms: [1] does not name a method"),
-        ({"algorithms": [{"lr": 1}]}, "algorithms: {'lr': 1} does not name a method"),
-        ({"algorithms": ["fednag", "fednag"]}, "algorithms: fednag is there twice"),
-        ({"algorithms": TWICE}, "algorithms: fednag(lr=1) is there twice"),
-        ({"algorithm": 3, "algorithms": ["fednag"]}, "algorithm: 3 is not allowed"),
-        (
-            {"algorithm": {"momentun": 1}, "algorithms": ["fednag"]},
-            "algorithm.momentun: no method has that number (did you mean momentum?)",
-        ),
-    ],
-)
-def test_methods_refuse(raw: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(FednagError) as caught:
-        methods(raw, [], "file.toml")
-    assert str(caught.value).startswith(f"file.toml: {sentence}")
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -274,7 +253,7 @@ def test_unreadable_files(tmp_path: Path, content: bytes, sentence: str) -> None
 
 
 def test_data_in_place_of_an_experiment_file(tmp_path: Path) -> None:
-    with pytest.raises(FednagError, match=r"clean.csv: looks like data, .* in data.path"):
+    with refused(source=str(tmp_path / "clean.csv")):
         read(tmp_path / "clean.csv")
 
 
@@ -329,16 +308,14 @@ def test_whatever_comes_as_methods(raw: dict[str, Any]) -> None:
 
 def test_another_method_keeps_only_the_numbers_it_has() -> None:
     raw = {"algorithm": {"name": "fednag", "lr": 0.5, "momentum": 0.3}}
-    assert parse(override(raw, {"algorithm.name": "fedavg"})).algorithm == {
-        "name": "fedavg",
-        "lr": 0.5,
-    }
-    with pytest.raises(FednagError, match=r"algorithm\.momentum"):
+    other = parse(override(raw, {"algorithm.name": "fedavg"})).algorithm
+    assert other == {"name": "fedavg", "lr": 0.5} | OFF
+    with refused("algorithm.momentum"):
         parse(override(raw, {"algorithm.name": "fedavg", "algorithm.momentum": 0.5}))
 
 
 def test_another_split_drops_the_options_of_the_old_one() -> None:
     raw = {"split": {"kind": "dirichlet", "alpha": 0.5, "workers": 3}}
     assert parse(override(raw, {"split.kind": "iid"})).split.alpha is None
-    with pytest.raises(FednagError, match=r"split\.alpha"):
+    with refused("split.alpha"):
         parse(override(raw, {"split.kind": "iid", "split.alpha": 0.5}))

@@ -25,12 +25,16 @@ from safetensors.torch import load_file
 from fednag import FednagError, cli
 from fednag.config import parse
 from fednag.flower.certificates import make_authority, make_node_key, make_server
-from fednag.flower.ledger import read
 from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
 from fednag.flower.project import flat, run_config
 from fednag.flower.settings import read_run_config
+from fednag.flower.signing import is_signed, make_key
+from fednag.flower.silo_log import read
+from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
+from fednag.runs.ledger import verify
+from fednag.transforms import TRANSFORMS
 from flower_kit import simulated
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
@@ -49,15 +53,42 @@ PARTS = {
 }
 
 
-def tables_of(out: Path, method: str, silos: int, **flower: Any) -> dict[str, Any]:
+# Uplinks that have, with the one above, every transform; two at a time, on FedNAG's two vectors.
+UPLINKS: list[list[dict[str, Any]]] = [
+    [
+        {"kind": "clip", "norm": 0.1},
+        {"kind": "drive", "vectors": ["w"]},
+        {"kind": "eden", "vectors": ["v"], "bits": 3},
+    ],
+    [
+        {"kind": "sign", "vectors": ["w"]},
+        {"kind": "randk", "vectors": ["v"], "share": 0.1},
+        {"kind": "bfloat16"},
+    ],
+    [
+        {"kind": "every", "vectors": ["v"], "rounds": 2},
+        {"kind": "lowrank", "vectors": ["w"], "rank": 1},
+        {"kind": "float16"},
+    ],
+]
+
+
+def tables_of(
+    out: Path,
+    method: str,
+    silos: int,
+    parts: dict[str, Any] = PARTS,
+    tau: int = 5,
+    **flower: Any,
+) -> dict[str, Any]:
     experiment = parse(
         {
-            **PARTS,
+            **parts,
             "name": method,
             "data": {"name": "digits"},
             "model": {"name": "logistic"},
             "split": {"kind": "sizes", "skew": 0.7, "workers": silos},
-            "training": {"tau": 5, "iterations": 10, "batch": 32},
+            "training": {"tau": tau, "iterations": 10, "batch": 32},
             "algorithm": {"name": method, "lr": 0.05},
         }
     )
@@ -81,12 +112,14 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     SCAFFOLD, so that what silos keep between rounds is part of it, and other parts than the usual.
     """
     memories = [{"memory-folder": str(tmp_path / f"memory-{silo}")} for silo in range(2)]
+    for silo, config in enumerate(memories):
+        config["ledger-key"] = str(tmp_path / f"ledger-{silo}.key")
+        make_key(Path(config["ledger-key"]))
     with federation(2, tls=True, node_configs=memories) as running:
         _start_strangers(running, tmp_path)
         said: list[str] = []
         tables = tables_of(tmp_path, "scaffold", 2, bind="silo")
-        running.submit(tables, said.append)
-        (path,) = [Path(line.split()[1]) for line in said if line.startswith("writing ")]
+        path = running.submit(tables, said.append)
         trained = {line["node"] for line in read(path / "silos.jsonl")}
         assert len(trained) == 2
         _assert_strangers_got_nothing(running, trained)
@@ -95,6 +128,55 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     assert len(here) == 2, said
     assert not [line for line in said if "turned away" in line or "did not" in line], said
     assert_equals_the_simulator(path, tables, tmp_path / "simulated")
+    found = verify(RunFolder(path), is_signed)
+    assert (found.fault, found.signed) == (None, 4)
+    assert audit(RunFolder(path)).difference is None
+
+
+@pytest.mark.slow
+def test_every_transform_travels_between_real_processes(tmp_path: Path) -> None:
+    """One federation, a run an uplink: numbers and bytes are those of the simulator."""
+    kinds = {part["kind"] for uplink in (*UPLINKS, PARTS["uplink"]) for part in uplink}
+    assert {kind for kind, part in TRANSFORMS.items() if part.compresses} <= kinds
+    memories = [{"memory-folder": str(tmp_path / f"memory-{silo}")} for silo in range(2)]
+    with federation(2, node_configs=memories) as running:
+        for place, uplink in enumerate(UPLINKS):
+            said: list[str] = []
+            tau = 5 if uplink[0]["kind"] == "every" else 10  # it needs a second round
+            out = tmp_path / str(place)
+            tables = tables_of(out, "fednag", 2, {"uplink": uplink}, tau)
+            running.submit(tables, said.append)
+            (path,) = [Path(line.split()[1]) for line in said if line.startswith("writing ")]
+            assert_equals_the_simulator(path, tables, out / "simulated")
+
+
+@pytest.mark.slow
+def test_real_silos_add_up_under_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps a round between real processes, by silos that know each other: the simulator's
+    bits, and its bytes but for signatures."""
+    monkeypatch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.05")
+    keys = [tmp_path / f"silo-{silo}" for silo in range(3)]
+    for key in keys:
+        make_key(key)
+    nodes = [{"known-keys": str(tmp_path), "ledger-key": str(key)} for key in keys]
+    raw = {"data": {"name": "digits"}, "model": {"name": "logistic"}, "split": {"workers": 3}}
+    raw |= {"training": {"tau": 5, "iterations": 5, "batch": 32}, "name": "sums"}
+    experiment = parse({**raw, "aggregator": {"kind": "secure", "bits": 40}})
+    tables = run_config(experiment, {"out": str(tmp_path / "runs"), "deadline": 120.0})
+    said: list[str] = []
+    with federation(3, node_configs=nodes) as running:
+        running.submit(tables, said.append)
+        (path,) = [Path(line.split()[1]) for line in said if line.startswith("writing ")]
+        logs = [running.processes.log(f"silo-{n}").read_text() for n in range(3)]
+    twin = simulated(read_run_config(flat(tables)), tmp_path / "simulated")
+    assert twin.folder
+    mine, theirs = (load_file(f / "final.safetensors") for f in (path, twin.folder))
+    assert all(bool((mine[name] == theirs[name]).all()) for name in theirs)
+    last, other = RunFolder(path).records()[-1], twin.records[-1]
+    signatures = 3 * 64, 3 * 3 * 64  # which the simulator does not count
+    assert last.bytes_up - other.bytes_up == signatures[0]
+    assert last.bytes_down - other.bytes_down == signatures[1]
+    assert all("Traceback" not in log for log in logs), logs
 
 
 def _start_strangers(running: Federation, place: Path) -> None:
@@ -278,3 +360,48 @@ def test_private_keys_are_private_and_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "silo-0").read_bytes() == before
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
     assert context.cert_store_stats()["x509_ca"] == 1
+
+
+QUORUM = FednagError("round 2", "1 of 3 silos answered", "bring them back", source="a")
+ENDS: dict[str, tuple[list[dict[str, Any]], int, str]] = {
+    "finished": ([{"said": "round 1"}, {"finished": "runs/a"}], 0, ""),
+    "stopped": ([{"said": "round 1"}, {"stopped": QUORUM.to_dict()}], 0, str(QUORUM)),
+    "broke off": ([{"said": "round 1"}], 0, "the run broke off: it left this"),
+    "failed": ([{"said": "round 1"}, {"finished": "runs/a"}], 3, "the run broke off: it left this"),
+    "silent": ([], 0, "the run was not started: it left this"),
+    "no link": ([], -1, "the SuperLink ended: "),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_a_run_notes_is_how_it_ended(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever Flower prints: facts come by the journal, and exit codes count."""
+    events, code, sentence = ENDS[end]
+    program = tmp_path / "program"
+    program.write_text(
+        f"#!{sys.executable}\nimport os, sys, time\n"
+        "if sys.argv[1] != 'run' or sys.argv[-1] == '-1': time.sleep(60)\n"
+        "print('it left this')\n"
+        f"for line in {[json.dumps(event) for event in events]!r}:\n"
+        "    with open(os.environ['FEDNAG_JOURNAL'], 'a') as file:\n"
+        "        file.write(line[:9]); file.flush(); file.write(line[9:] + '\\n')\n"
+        f"if {code} < 0: time.sleep(60)\n"
+        f"sys.exit({max(code, 0)})\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(Processes, "_program", staticmethod(lambda name: str(program)))
+    with Processes() as processes:
+        link = processes.start("superlink", ["flower-superlink", "link"])
+        if code < 0:
+            link.kill()
+        running, said = Federation(processes, 0), list[str]()
+        if not sentence:
+            assert running.submit(tables_of(tmp_path, "fednag", 1), said.append) == Path("runs/a")
+        else:
+            with pytest.raises(FednagError) as caught:
+                running.submit(tables_of(tmp_path, "fednag", 1), said.append)
+            assert str(caught.value).startswith(sentence)
+            assert end != "stopped" or caught.value.to_dict() == QUORUM.to_dict()
+        assert said == [event["said"] for event in events if "said" in event]

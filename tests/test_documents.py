@@ -48,7 +48,10 @@ def test_readme_commands_run(
 
 PAGES = [
     page
-    for page in [ROOT / "docs" / "quickstart.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+    for page in [
+        *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "secure-aggregation")),
+        *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    ]
     if re.search(r"```(sh|python)\n", page.read_text())
 ]
 
@@ -258,6 +261,35 @@ def test_readme_lists_every_method_and_only_real_files() -> None:
         assert (ROOT / target).exists(), target
 
 
+def test_the_page_of_methods_is_true() -> None:
+    """Of every method: what it is sent and returns, in vectors, and its numbers."""
+    from dataclasses import fields
+
+    import torch
+
+    from fednag import ALGORITHMS
+    from fednag.core.algorithm import payload
+
+    page = (ROOT / "docs" / "methods.md").read_text()
+    row = re.compile(r"^\| `([\w-]+)` \|[^|]*\| (\d) \| (\d) \|([^|]*)\|(.*) \|$", re.M)
+    found = {name: rest for name, *rest in row.findall(page)}
+    assert set(found) == set(ALGORITHMS)
+    w = torch.zeros(100)
+    for name, (down, up, keeps, numbers) in found.items():
+        cls = ALGORITHMS[name]
+        sent = [round(size / 400) for size in payload(cls(), cls().init(w))]  # type: ignore[call-arg]
+        assert sent == [int(down), int(up)], name
+        assert bool(keeps.strip()) == bool(cls().memory(w)), name  # type: ignore[call-arg]
+        usual = {f.name: f.default for f in fields(cls)}  # type: ignore[arg-type]
+        usual = {n: v for n, v in usual.items() if (n, v) not in USUAL}
+        assert dict(re.findall(r"`(\w+)=([^`]+)`", numbers)) == {
+            n: str(v) for n, v in usual.items()
+        }, name
+
+
+USUAL = {("lr", 0.01), ("weight_decay", 0.0), ("clip", 0.0)}
+
+
 def test_source_files_that_pages_name_are_there() -> None:
     """Modules move; what is said of them must move along."""
     pages = [README, CONTRIBUTING, *(p.read_text() for p in (ROOT / "docs").rglob("*.md"))]
@@ -319,11 +351,20 @@ GIVEN_BY = {
     },
     "fednag.planning": {"Advice": "plan", "Point": "plan"},
     "fednag.frontier": {"Candidate": "candidates", "Frontier": "frontier"},
+    "fednag.decide": {"Decision": "decide", "Pair": "decide"},
 }
 
 
 @pytest.mark.parametrize(
-    "home", ["fednag", "fednag.clock", "fednag.theory", "fednag.planning", "fednag.frontier"]
+    "home",
+    [
+        "fednag",
+        "fednag.clock",
+        "fednag.theory",
+        "fednag.planning",
+        "fednag.frontier",
+        "fednag.decide",
+    ],
 )
 def test_all_that_is_public_has_an_example(home: str) -> None:
     module = importlib.import_module(home)

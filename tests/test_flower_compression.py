@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,19 @@ import fednag.flower.fleet as fleet_module
 import fednag.flower.membership as membership_module
 from fednag.flower.protocol import ARRAYS, nbytes
 from fednag.flower.settings import read_run_config
+from fednag.flower.silo_log import read
 from fednag.transforms import TRANSFORMS
-from flower_kit import altered, config_of, gap, grid_of, node_of, play, silent, simulated
+from flower_kit import (
+    altered,
+    config_of,
+    gap,
+    grid_of,
+    node_of,
+    play,
+    silent,
+    silos_made_once,
+    simulated,
+)
 
 pytestmark = pytest.mark.flower
 
@@ -32,7 +44,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
 CHAINS: dict[str, list[dict[str, Any]]] = {
     name: [{"kind": name, **NUMBERS.get(name, {})}]
     for name in TRANSFORMS
-    if name not in ("error-feedback", "entropy")
+    if name not in ("error-feedback", "entropy", "noise")  # noise is nobody's to draw again
 } | {
     "feedback": [FEEDBACK, {"kind": "topk", "share": 0.05}, {"kind": "quantise", "levels": 15}],
     "feedback of signs": [{"kind": "clip", "norm": 0.5}, FEEDBACK, {"kind": "sign"}],
@@ -46,6 +58,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "PAUSE", 0.01)
     monkeypatch.setattr(membership_module, "PAUSE", 0.01)
     monkeypatch.setattr(fleet_module, "COMING", 0.05)
+    silos_made_once(monkeypatch)
 
 
 def with_chain(chain: list[dict[str, Any]], link: str = "uplink") -> dict[str, Any]:
@@ -94,20 +107,40 @@ def test_downloads_are_decoded_by_the_silos(name: str, tmp_path: Path) -> None:
     assert run.records[-1].bytes_down < run.records[-1].bytes_up
 
 
-@pytest.mark.parametrize("method", ["fednag", "scaffold"])
+@pytest.mark.parametrize("method", ["mime", "marina", "scaffold"])
+def test_other_kinds_of_rounds_have_the_simulators_numbers_too(method: str, tmp_path: Path) -> None:
+    """Rounds of two exchanges, each with a residue of its own; rounds in which all travels."""
+    chain = with_chain(CHAINS["feedback"])
+    numbers = {"algorithm__p": 0.5} if method == "marina" else {}
+    config = config_of(
+        tmp_path, algorithm__name=method, training__participants=2, rounds=6, **chain, **numbers
+    )
+    run = play(config, nodes_apart(config, tmp_path / "silos"))
+    twin = simulated(read_run_config(config), tmp_path / "simulated")
+    assert gap(run, twin) < 1e-12
+    assert [r.bytes_up for r in run.records] == [r.bytes_up for r in twin.records]
+    ups = {now.bytes_up - then.bytes_up for then, now in pairwise(run.records)}
+    assert len(ups) == (2 if method == "marina" else 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "at"), [("fednag", 1), ("scaffold", 1), ("mime", 1), ("mime", 2)]
+)
 def test_residues_survive_a_server_that_dies_and_silos_that_start_anew(
-    method: str, tmp_path: Path
+    method: str, at: int, tmp_path: Path
 ) -> None:
+    """It dies after so many exchanges of round 3."""
     chain = with_chain(CHAINS["feedback"])
     config = config_of(tmp_path / "a", algorithm__name=method, rounds=4, **chain)
 
     class PowerCut(BaseException):
         pass
 
-    original = fleet_module.Fleet._sorted_out
+    original, asked = fleet_module.Fleet._sorted_out, []
 
     def cut(self: Any, wanted: Any, replies: Any, number: int, down: int) -> Any:
-        if number == 3:
+        asked.append(number)
+        if asked.count(3) == at:
             raise PowerCut
         return original(self, wanted, replies, number, down)
 
@@ -162,6 +195,38 @@ def test_a_residue_of_an_update_that_was_not_used_leaves_no_trace(how: str, tmp_
     assert run.records[-1].round == 3
 
 
+@pytest.mark.parametrize("method", ["fednag", "scaffold", "mime"])
+def test_what_is_kept_survives_any_number_of_answers_that_are_lost(
+    method: str, tmp_path: Path
+) -> None:
+    """As if the silo had never been asked in those rounds."""
+    chain = with_chain(CHAINS["feedback"])
+    few = {"flower__quorum": 1, "flower__deadline": 0.1}
+    config = config_of(tmp_path, rounds=6, algorithm__name=method, **few, **chain)
+    lost = range(2, 6)
+    late = nodes_apart(config, tmp_path / "late")
+    late.faults[node_of(late, 1)] = silent("train", lost)
+    away = nodes_apart(config, tmp_path / "away")
+    answered = away._answered
+
+    def deaf(message: Any) -> Any:
+        about = dict(message.content.config_records["about"])
+        train = message.metadata.message_type == "train" and about["round"] in lost
+        own = message.metadata.dst_node_id == node_of(away, 1)
+        return None if own and train else answered(message)
+
+    away._answered = deaf
+    runs = [
+        play(config | {"flower.out": str(tmp_path / name)}, grid)
+        for name, grid in (("one", late), ("two", away))
+    ]
+    assert gap(*runs) == 0
+    assert runs[0].records[-1].misses == len(lost)
+    assert not any(
+        line.get("metrics", {}).get("memory_lost") for line in read(runs[0].folder / "silos.jsonl")
+    )
+
+
 @pytest.mark.parametrize(
     ("array", "data", "why"),
     [
@@ -188,6 +253,3 @@ def test_what_silos_cannot_keep_is_said(tmp_path: Path) -> None:
     config, said = config_of(tmp_path, rounds=1, **chain), []
     with pytest.raises(Exception, match="memory-folder"):
         play(config, grid_of(config), said)
-    config = config_of(tmp_path, rounds=1, algorithm__name="mime", **chain)
-    with pytest.raises(Exception, match="several exchanges"):
-        play(config, grid_of(config, **{"memory-folder": str(tmp_path)}), said)

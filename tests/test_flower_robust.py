@@ -242,7 +242,7 @@ def test_a_claim_does_not_own_the_model(tmp_path: Path, folders: Path) -> None:
         sent = made.algorithm.init(made.problem.initial)
         one = np.zeros(1, dtype=np.int64)
         asked = Exchange(made.algorithm, 0, {}, 1, sent, one, one + 3, one)
-        ups.append(made.exchange(asked, made.fresh())[0].up.w[0])
+        ups.append(made.exchange(asked, made.fresh(), made.fresh_residue(0))[0].up.w[0])
     wanted = (30 * ups[0] + 40 * ups[1] + 10 * ups[2]) / 80
     assert float((weights(run) - wanted).abs().max()) < 1e-14
     assert any("silo 1 says it has 10000000 samples, and weighs as if it had 40" in s for s in said)

@@ -74,6 +74,8 @@ WRONG = {
     "topk:kind=sign": "'kind=sign' is no number of topk",
     "topk+": "a transform's name is missing; join names with +",
     "none+sign": "none stands alone; leave it out of the chain",
+    "quantise+topk": "uplink.1: everything is encoded already by a transform before it; put",
+    "topk:k=1000000": "uplink.0: k: 1000000 numbers of w should travel, and it has",
 }
 
 

@@ -45,6 +45,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     known: dict[str, Any] = {"model": "linear", "tau": 2, "iterations": 4, "name": "d"}
     known["engine"] = {"chunk": 1, "threads": 1}
     fednag.compare(["fednag", "fedavg"], out=out, seeds=[0, 1], **known)
+    chain = {"ledger": {"kind": "chain"}, "evaluation": {"every": 9}}
+    fednag.run("fednag", out=out.with_name("kept"), **known, **chain)
     return out
 
 
@@ -59,6 +61,7 @@ def fednag(
     monkeypatch.chdir(tmp_path)
     Path("tiny.toml").write_text(TINY)
     Path("made").symlink_to(made)
+    Path("kept").symlink_to(made.with_name("kept"))
     Path("figures").mkdir()
     shutil.copy(folder() / "gamma-one.toml", "figures")
     # A chart takes a second and has nothing to do with what is asked here.
@@ -120,6 +123,10 @@ CASES: dict[str, Case] = {
         ("--out", str(Path(__file__).parents[1] / "docs/paper")),
         {"scales", "files"},
     ),
+    "ledger verify": (("kept",), {"run", "entries", "head", "signed", "over", "fault", "at"}),
+    "ledger audit": (("kept",), {"rounds", "digests", "difference", "notes"}),
+    "ledger show": (("kept", "--round", "2"), {"run", "entries"}),
+    "ledger key": (("silo.key",), {"files", "public"}),
     "export tensorboard": (("made",), {"folders", "failed"}),
     "export mlflow": (("made",), {"runs", "failed"}),
 }
@@ -127,6 +134,7 @@ NEEDS = {
     "flower init": "flwr",
     "flower up": "flwr",
     "flower keys": "flwr",
+    "ledger key": "cryptography",
     "export tensorboard": "tensorboard",
     "export mlflow": "mlflow",
 }
@@ -156,12 +164,14 @@ def in_process(silos: int, *_: object) -> Iterator[Any]:
     from flower_kit import grid_of, play
 
     class Running:
-        def submit(self, tables: Mapping[str, Any], tell: Callable[[str], None]) -> None:
+        def submit(self, tables: Mapping[str, Any], tell: Callable[[str], None]) -> Path:
             config = flat(tables)
             said: list[str] = []
-            play(config, grid_of(config, range(silos)), said)
+            run = play(config, grid_of(config, range(silos)), said)
             for line in said:
                 tell(line)
+            assert run.folder
+            return run.folder
 
     yield Running()
 
@@ -265,6 +275,10 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "paper run": (("tua",), "did you mean tau?"),
     "paper all": (("--experiments", "none"), "none: no figure files there"),
     "paper verdict": (("--out", "none"), "none: nothing has been run there"),
+    "ledger verify": (("made",), "made: has 4 runs; name the folder of one"),
+    "ledger audit": (("kept", "--round", "3"), "--round 3: the ledger has rounds 1 to 2"),
+    "ledger show": (("none",), "none: no such folder"),
+    "ledger key": (("tiny.toml",), "tiny.toml: is there already"),
     "export tensorboard": (("none",), "none: no such folder"),
     "export mlflow": (("none",), "none: no such folder"),
 }
@@ -290,8 +304,9 @@ def test_one_run_that_cannot_be_read_is_named_beside_the_others(fednag: Caller) 
         result = fednag(words[0], "damaged", *words[1:], "--json")
         assert result.code == 2, words
         (failed,) = result.document["failed"]
-        assert str(file) in failed
-        assert str(file) in result.err
+        assert failed["source"] == str(file)
+        assert failed["remedy"] == "restore the file"
+        assert failed["sentence"] in result.err
         assert "rows" in result.document or "methods" in result.document
 
 

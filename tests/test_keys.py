@@ -92,6 +92,13 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "clock.fleet": (None, "phones"),
     "clock.deadline": (None, 2.0),
     "clock.digest": (None, "abc"),
+    "privacy.delta": (None, 1e-5),
+    "privacy.epsilon": (None, 8.0),
+    "privacy.unit": ("worker", "sample"),
+    "privacy.norm": (None, 1.0),
+    "privacy.noise_multiplier": (None, 1.0),
+    "ledger.kind": ("auto", "chain"),
+    "ledger.anchor": (None, "mine.py:publish"),
     "model.loss": (None, "mse"),
     "uplink": ((), ({"kind": "float16"},)),
     "downlink": ((), ({"kind": "float16"},)),
@@ -101,6 +108,8 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "attack": ((), ({"kind": "sign-flip"},)),
     "own": (None, {"mine.py": "f" * 64}),
 }
+OPTIONS = {"weight_decay": 0.0, "clip": 0.0}  # of methods with local SGD
+WITHOUT = ("mimelite", "mime", "diana", "ef21", "marina", "acgd", "adiana")
 METHODS: dict[str, dict[str, float]] = {
     "fednag": {"lr": 0.01, "momentum": 0.9},
     "fedavg": {"lr": 0.01},
@@ -120,17 +129,58 @@ METHODS: dict[str, dict[str, float]] = {
     "fedpaq": {"lr": 0.01, "levels": 7, "bucket": 0},
     "diana": {"lr": 0.01, "alpha": 0.5},
     "ef21": {"lr": 0.01},
+    "marina": {"lr": 0.01, "p": 0.1},
     "acgd": {"lr": 0.01, "mu": 0.01, "omega": 0.0},
     "adiana": {"lr": 0.01, "mu": 0.01, "omega": 0.0, "p": 0.5, "coin_seed": 0},
+    "nbafl": {
+        **{"lr": 0.01, "mu": 0.01, "norm": 1.0, "epsilon": 50.0, "delta": 0.01},
+        **{"exposures": 25, "rounds": 25, "workers": 50, "samples": 512},
+    },
     "csgd": {"lr": 0.01},
     "cnag": {"lr": 0.01, "momentum": 0.9},
+    "mfl": {"lr": 0.01, "momentum": 0.9},
+    "fedcm": {"lr": 0.01, "momentum": 0.9, "server_lr": 1.0},
+    "fedadc": {"lr": 0.01, "momentum": 0.9, "local_momentum": 0.9, "server_lr": 1.0},
+    "domo": {
+        **{"lr": 0.01, "momentum": 0.9, "local_momentum": 0.9},
+        **{"fusion": 0.5, "server_lr": 1.0},
+    },
+    "ghbm": {"lr": 0.01, "momentum": 0.9, "window": 5},
+    "local-ghbm": {"lr": 0.01, "momentum": 0.9, "participation": 1.0},
+    "fedhbm": {"lr": 0.01, "momentum": 1.0, "participation": 1.0},
+    "scaffold-m": {"lr": 0.01, "server_lr": 1.0, "momentum": 0.9},
+    "fedacg": {"lr": 0.01, "momentum": 0.85, "mu": 0.01},
+    "stem": {"lr": 0.01, "momentum": 0.9},
+    "fedglomo": {"lr": 0.01, "momentum": 0.9},
+    "fedyogi": {
+        **{"lr": 0.01, "momentum": 0.9, "second": 0.99},
+        **{"server_lr": 0.01, "adaptivity": 0.001},
+    },
+    "fedadagrad": {"lr": 0.01, "momentum": 0.0, "server_lr": 0.01, "adaptivity": 0.001},
+    "diloco": {
+        **{"lr": 0.001, "momentum": 0.9, "server_lr": 0.7, "first": 0.9, "second": 0.999},
+        **{"epsilon": 1e-8, "weight_decay": 0.1},
+    },
+    "fedlion": {"lr": 0.001, "momentum": 0.9, "decay": 0.99},
+    "fednova": {"lr": 0.01, "momentum": 0.0},
+    "fedexp": {"lr": 0.01, "epsilon": 0.001},
+    "feddyn": {"lr": 0.01, "alpha": 0.1},
 }
-NO_NUMBERS = {"name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds"}
+METHODS = {
+    name: numbers if name in WITHOUT else {**OPTIONS, **numbers}
+    for name, numbers in METHODS.items()
+}
+NO_NUMBERS = {
+    *("name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds"),
+    *("ledger.kind", "ledger.anchor"),
+}
 AFTER_FIRST = {
     *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
     *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule"),
     *("attack", "own"),
+    *("privacy.delta", "privacy.epsilon", "privacy.unit", "privacy.norm"),
+    "privacy.noise_multiplier",
 }
 # Keys that version 0.1.0 gave to its methods at their defaults.
 FIRST = {
@@ -227,6 +277,10 @@ def test_all_numbers_of_an_own_method_are_hashed() -> None:
     content = '{"algorithm": {"depth": 2, "lr": 0.01, "name": "Mine"}, "format": 2}'
     assert mine.exact_key == hashed(content)
     assert len(mine.all_keys) == 2
+    # One derived from a method with local SGD has got weight decay and clipping since then.
+    derived = changed(mine, "algorithm", {**mine.algorithm, **OPTIONS})
+    assert derived.all_keys == mine.all_keys
+    assert changed(derived, "algorithm", {**derived.algorithm, "clip": 1.0}).key != mine.key
 
 
 @pytest.mark.parametrize("raw", [{}, {"seed": 2, "training": {"tau": 5}, "engine": {"chunk": 2}}])

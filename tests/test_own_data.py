@@ -16,6 +16,7 @@ from fednag.config import override, parse
 from fednag.data.tables import Source, read_table
 from fednag.errors import FednagError
 from fednag.problems.problem import Standardise
+from refusals import refused
 
 SHORT: dict[str, Any] = {"workers": 2, "tau": 1, "iterations": 1, "batch": 4, "quiet": True}
 
@@ -30,7 +31,7 @@ def blobs(count: int = 24, width: int = 3) -> tuple[Tensor, Tensor]:
 def test_an_owner_that_no_one_asks_for_is_refused() -> None:
     table = {"name": "file", "path": "a.csv", "owner": "clinic"}
     for split in ({}, {"kind": "sizes"}):
-        with pytest.raises(FednagError, match=r"data.owner: .* 'natural', .*; change split.kind"):
+        with refused("data.owner"):
             parse({"data": table, "split": split})
     assert parse({"data": table, "split": {"kind": "natural"}}).data.owner == "clinic"
     plain = override({"data": table}, {"data.name": "digits"})
@@ -44,10 +45,10 @@ def test_owners_that_no_one_asks_for_are_refused(whole: bool) -> None:
     given: dict[str, Any] = {"data": (x, y), "owners": owners}
     if whole:
         given = {"data": fednag.dataset(x, y, owners=owners)}
-    with pytest.raises(FednagError, match=r"^owners: .* that is 'iid'; give split="):
+    with refused("owners", "that is 'iid'"):
         fednag.run(model="logistic", **given, **SHORT)
     axes = {"split.kind": ["natural", "sizes"]}
-    with pytest.raises(FednagError, match=r"^owners: .* that is 'sizes'"):
+    with refused("owners", "that is 'sizes'"):
         fednag.sweep(axes, model="logistic", **given, **SHORT)
     done = fednag.run(model="logistic", split={"kind": "natural"}, **given, tau=1, iterations=1)
     assert done.experiment.split.workers == 3
@@ -139,7 +140,7 @@ def test_train_and_test_samples_are_of_one_kind(kind: torch.dtype, other: torch.
     if alike:
         assert len(fednag.dataset(x.to(kind), y, test=(x.to(other), y)).test_x) == 4
     else:
-        with pytest.raises(FednagError, match=r"^data: x holds .* and test x .*; give both as"):
+        with refused("data", "and test x"):
             fednag.dataset(x.to(kind), y, test=(x.to(other), y))
     # without test samples there is nothing to compare
     assert len(fednag.dataset(x.to(kind), y, test=(x[:0].to(other), y[:0])).test_x) == 0
@@ -148,7 +149,7 @@ def test_train_and_test_samples_are_of_one_kind(kind: torch.dtype, other: torch.
 def test_bytes_beside_numbers_in_a_file_are_refused(tmp_path: Path) -> None:
     x, y = np.ones((8, 2), np.uint8), np.arange(8) % 2
     np.savez(tmp_path / "a.npz", x=x, y=y, test_x=x / 255, test_y=y)
-    with pytest.raises(FednagError, match=r"^data: x holds bytes and test x floating numbers"):
+    with refused("data", "x holds bytes and test x floating numbers"):
         fednag.run(data=str(tmp_path / "a.npz"), model="logistic", **SHORT)
 
 
@@ -233,21 +234,21 @@ def test_classes_may_be_written_as_floating_numbers(tmp_path: Path) -> None:
     x, y = blobs()
     assert fednag.dataset(x, y.float(), task="classification").classes == 2
     assert fednag.dataset(x, y.float()).classes is None
-    with pytest.raises(FednagError, match=r"^data: y has numbers that are not whole"):
+    with refused("data", "not whole"):
         fednag.dataset(x, y + 0.5, task="classification")
-    with pytest.raises(FednagError, match=r"^test: y has numbers that are not whole"):
+    with refused("test", "not whole"):
         fednag.dataset(x, y, test=(x, y + 0.5))
-    with pytest.raises(FednagError, match=r"^task: 'classify' is not allowed; use"):
+    with refused("task", "classify"):
         fednag.dataset(x, y, task="classify")
     np.savez(tmp_path / "a.npz", x=x, y=y.double())
     found = read_table(Source(tmp_path / "a.npz", task="classification"))
     assert (found.classes, found.y.dtype) == (2, torch.int64)
     assert read_table(Source(tmp_path / "a.npz")).classes is None
     np.savez(tmp_path / "a.npz", x=x, y=y + 0.5)
-    with pytest.raises(FednagError, match=r"^data.task: 'classification' takes whole numbers or"):
+    with refused("data.task", "classification"):
         read_table(Source(tmp_path / "a.npz", task="classification"))
     (tmp_path / "a.csv").write_text("a,b\n1,red\n2,blue\n")
-    with pytest.raises(FednagError, match=r"^data.task: 'regression' .* are words; leave it out"):
+    with refused("data.task", "are words"):
         read_table(Source(tmp_path / "a.csv", task="regression"))
     assert read_table(Source(tmp_path / "a.csv", task="classification")).classes == 2
 
@@ -257,7 +258,7 @@ def test_regression_takes_any_row_for_testing(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,0.5\n2,1\n3,2\n")
     (tmp_path / "t.csv").write_text("a,b\n1,3\n2,1\n")
     source = Source(tmp_path / "a.csv", test_path=tmp_path / "t.csv")
-    with pytest.raises(FednagError, match=r"other targets .* or set data.task"):
+    with refused(says="other targets"):
         read_table(source)
     found = read_table(replace(source, task="regression"))
     assert (found.classes, found.test_y.tolist()) == (None, [3.0, 1.0])
@@ -268,19 +269,19 @@ def test_a_task_belongs_to_own_data_and_is_given_once(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, x=x, y=y)
     table = {"name": "file", "path": str(path), "task": "classification"}
-    with pytest.raises(FednagError, match=r"^task: is given twice, also in data"):
+    with refused("task", "twice"):
         fednag.run(data=table, task="regression", model="logistic", **SHORT)
-    with pytest.raises(FednagError, match=r"^task: it goes with your own data"):
+    with refused("task", "your own data"):
         fednag.run(data="digits", task="regression", **SHORT)
-    with pytest.raises(FednagError, match=r"data.task: goes only with data.name = 'file'"):
+    with refused("data.task", "only with"):
         parse({"data": {"task": "regression"}})
-    with pytest.raises(FednagError, match=r"data.task: 'numbers' is not allowed"):
+    with refused("data.task", "numbers"):
         fednag.run(data=str(path), task="numbers", **SHORT)
     made = fednag.dataset(x, y, task="classification")
-    with pytest.raises(FednagError, match=r"^task: the data set was made for classification"):
+    with refused("task", "for classification"):
         fednag.run(data=made, task="regression", model="logistic", **SHORT)
     numbers = fednag.dataset(x, y.float())
-    with pytest.raises(FednagError, match=r"^task: the data set was made for regression"):
+    with refused("task", "for regression"):
         fednag.run(data=numbers, task="classification", model="logistic", **SHORT)
     done = fednag.run(data=str(path), task="regression", model="linear", **SHORT)
     assert done.experiment.data.task == "regression"
@@ -403,11 +404,11 @@ def test_a_model_that_takes_no_integers_is_told_the_remedy(tmp_path: Path) -> No
     ):
         fednag.run(data=(x, y), model=nn.Linear(5, 2), **SHORT)
     assert fednag.run(data=(x.float(), y), model=nn.Linear(5, 2), **SHORT).records
-    with pytest.raises(FednagError, match=r"^model: it cannot take samples of shape \(5,\)"):
+    with refused("model", r"shape \(5,\)"):
         fednag.run(data=(x, y), model=nn.Linear(4, 2), **SHORT)
     np.savez(tmp_path / "a.npz", x=x, y=y)
     table = {"name": "file", "path": str(tmp_path / "a.npz"), "standardise": True}
-    with pytest.raises(FednagError, match=r"^data.standardise: x holds integers, .*; leave it"):
+    with refused("data.standardise"):
         fednag.run(data=table, model=Words(), **SHORT)
 
 
@@ -424,7 +425,7 @@ def test_truth_values_are_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("test", [0.2, "a.csv", torch.zeros(3), (torch.zeros(3, 3),), {}])
 def test_a_test_set_is_a_pair(test: Any) -> None:
     x, y = blobs()
-    with pytest.raises(FednagError, match=r"^test: give a pair \(x, y\)"):
+    with refused("test", "a pair"):
         fednag.run(data=(x, y), test=test, model="logistic", **SHORT)
 
 
@@ -454,50 +455,16 @@ def test_arrays_and_lists_are_taken() -> None:
         assert done.records[-1].accuracy is not None
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "said"),
-    [
-        ([[1.0, 2.0], [3.0]], [0, 1], "data: x has rows of different shapes"),
-        ([torch.zeros(2), torch.zeros(3)], [0, 1], "data: x has rows of different shapes"),
-        ([["a"], ["b"]], [0, 1], "data: x holds words; give numbers"),
-        ([[1.0], [2.0]], ["cat", "dog"], "data: y holds words; give numbers"),
-        ([[None], [2.0]], [0, 1], "data: x holds object and not numbers"),
-        ([[1j], [2.0]], [0, 1], "data: x holds complex128 and not numbers"),
-        (torch.zeros(2, 1, dtype=torch.complex64), [0, 1], "data: x holds complex numbers"),
-        (torch.zeros(2, 1).to_sparse(), [0, 1], "data: x is a sparse tensor"),
-        (3.0, [0, 1], "data: x is a single number"),
-        ([[1.0], [2.0]], 1, "data: y is a single number"),
-        ([[1.0], [2.0]], [0], "data: 2 samples but 1 targets"),
-        ([], [], "data: it is empty"),
-        ([[1.0], [2.0]], [[0], [1]], r"data: y has shape \(2, 1\), .*; give y.squeeze\(1\)"),
-        ([[1.0], [2.0]], [0, -1], "data: y has a label that is not from 0"),
-        ([[1.0], [float("nan")]], [0, 1], "data: x has a number that is not finite in row 1"),
-    ],
-)
-def test_what_tensors_cannot_mean_is_said(x: Any, y: Any, said: str) -> None:
-    with pytest.raises(FednagError, match=f"^{said}") as caught:
-        fednag.run(data=(x, y), model="logistic", **SHORT)
-    assert "\n" not in str(caught.value)
-
-
 def test_data_are_a_pair() -> None:
     x, y = blobs()
-    with pytest.raises(FednagError, match=r"^data: give a pair \(x, y\), not 3 parts"):
-        fednag.run(data=(x, y, x), model="logistic", **SHORT)  # type: ignore[arg-type]
-    with pytest.raises(FednagError, match=r"^test, owners: they go with"):
+    with refused("test, owners"):
         fednag.run(data=fednag.dataset(x, y), test=(x, y), model="logistic", **SHORT)
-    with pytest.raises(
-        FednagError, match=r"^test: targets must have the shape of the data's, \(\)"
-    ):
-        fednag.dataset(x, y, test=(x, torch.zeros(len(x), 2, dtype=torch.int64)))
 
 
 def test_owners_may_be_words() -> None:
     x, y = blobs(4)
     assert fednag.dataset(x, y, owners=["s", "n", "s", "n"]).owners.tolist() == [1, 0, 1, 0]
-    with pytest.raises(FednagError, match=r"^owners: 3 for 4 samples; give one each"):
-        fednag.dataset(x, y, owners=[1, 2, 3])
-    with pytest.raises(FednagError, match=r"^owners: they are not whole numbers"):
+    with refused("owners", "not whole numbers"):
         fednag.dataset(x, y, owners=[1, 2.5, 3, 4])
 
 
@@ -541,9 +508,9 @@ def test_integers_of_more_dimensions_are_for_a_loss_that_knows_them(
         FednagError, match=r"^data: y holds integers of shape \(12, 4, 4\), .* loss"
     ):
         fednag.run(data=made, model=Pixels(), **SHORT)
-    with pytest.raises(FednagError, match=r"^task: 'classification' takes one class a sample"):
+    with refused("task", "one class a sample"):
         fednag.run(data=made, task="classification", model=Pixels(), loss=per_pixel, **SHORT)
-    with pytest.raises(FednagError, match="needs class labels"):
+    with refused("split.kind"):
         fednag.run(
             data=made,
             model=Pixels(),
@@ -568,11 +535,11 @@ def test_columns_of_integers_may_be_numbers(told: dict[str, Any]) -> None:
 def test_a_column_of_classes_in_a_file_is_refused(tmp_path: Path) -> None:
     x, y = blobs()
     np.savez(tmp_path / "a.npz", x=x, y=y[:, None])
-    with pytest.raises(FednagError, match=r"y has shape \(24, 1\), .* save y\[:, 0\]"):
+    with refused(says=r"save y\[:, 0\]"):
         read_table(Source(tmp_path / "a.npz"))
     numbers = read_table(Source(tmp_path / "a.npz", task="regression", test_share=0.0))
     assert (numbers.classes, numbers.y.dtype) == (None, torch.float32)
-    with pytest.raises(FednagError, match=r"^data.task: 'classification' takes one class a row"):
+    with refused("data.task", "one class a row"):
         read_table(Source(tmp_path / "a.npz", task="classification"))
     np.savez(tmp_path / "a.npz", x=x, y=torch.stack([y, y], 1))
     both = read_table(Source(tmp_path / "a.npz", test_share=0.0))

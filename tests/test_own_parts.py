@@ -14,6 +14,7 @@ import torch
 import fednag
 from commands import Caller, Result
 from fednag import FedNAG, FednagError
+from fednag.api import run_all
 from fednag.config import own, parse, read
 from fednag.config.sections import is_own
 from fednag.core.record import Record
@@ -595,3 +596,46 @@ def test_a_flower_app_carries_the_files(tmp_path: Path, monkeypatch: pytest.Monk
     shipped.write_text("RATE = 0.06\n")
     with pytest.raises(FednagError, match=r"own: .*rates.py is not what it was"):
         read_run_config(flat(config))
+
+
+def test_a_flower_run_keeps_the_files_it_was_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app's folder is Flower's, and gone when the run is over: its file must not name it."""
+    pytest.importorskip("flwr")
+    import shutil
+
+    from flower_kit import config_of, grid_of, play
+
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "rates.py").write_text("RATE = 0.05\n")
+    text = PARTS.replace("import torch\n", "import torch\nfrom rates import RATE\n", 1)
+    halves = (
+        "\n\nfrom fednag import Transform\n\n@dataclass(frozen=True)\nclass Half(Transform):\n"
+        "    def apply(self, up, kept, rng):\n        return up.map(lambda v: v / 2), kept\n"
+    )
+    (app / "parts.py").write_text(text.replace("= 0.01", "= RATE") + halves)
+    named = {
+        "algorithm.name": f"{app}/parts.py:Mine",
+        "model.loss": f"{app}/parts.py:plain_loss",
+        "evaluation.metrics": f"['f1', '{app}/parts.py:doubt']",
+        "uplink.0.kind": f"{app}/parts.py:Half",
+    }
+    config = config_of(tmp_path / "runs") | named | {"algorithm.lr": ""}
+    run = play(config, grid_of(config))
+    shutil.rmtree(app)
+    assert run.folder is not None
+    monkeypatch.chdir(tmp_path)  # paths are from the file, wherever one is
+    again = parse(read(run.folder / "config.toml"))
+    assert again.all_keys == run.experiment.all_keys
+    assert again.algorithm["lr"] == 0.05
+    assert {Path(file).is_relative_to(run.folder) for file in again.own or {}} == {True}
+    without = again.model_copy(update={"ledger": again.ledger.model_copy(update={"kind": "none"})})
+    (twin,) = run_all([("twin", without, None)])
+    assert float((ravel(twin.final) - ravel(run.final)).abs().max()) < 1e-12
+    (kept,) = (run.folder / "own").rglob("rates.py")
+    kept.write_text("RATE = 0.06\n")
+    with pytest.raises(FednagError) as caught:
+        parse(read(run.folder / "config.toml"))
+    assert caught.value.field == "own"

@@ -15,7 +15,6 @@ import pytest
 from fednag import cli
 from fednag.core.ending import Ending
 from fednag.core.record import Record
-from fednag.errors import FednagError
 from fednag.runs.folder import RunFolder
 from fednag.runs.labels import distinguished
 from fednag.runs.statistics import ranked
@@ -23,7 +22,8 @@ from fednag.runs.targets import Target, common_target, given_target
 from fednag.runs.view import RunView
 from fednag.show.document import caveats, document, html, sentence
 from fednag.show.spec import thinned, tracks_of
-from fednag.show.tables import target_cells
+from fednag.show.tables import to_target
+from refusals import refused
 
 
 def records(*accuracies: float | None) -> list[Record]:
@@ -57,7 +57,7 @@ def test_the_common_target_is_what_all_reached() -> None:
     assert common_target(stopping) == Target("accuracy", 0.8)
     no_accuracy = [[replace(r, accuracy=None) for r in records(0.1, a)] for a in (0.2, 0.7)]
     assert common_target([RunView("a", 0, r) for r in no_accuracy]) == Target("loss", 1.81)
-    with pytest.raises(FednagError, match="not both"):
+    with refused("--target, --loss"):
         given_target(0.5, 0.5)
 
 
@@ -69,14 +69,15 @@ def test_the_row_says_what_the_target_took() -> None:
         RunView("b", 1, records(0.1, 0.7), Ending("finished")),
         RunView("c", 0, records(0.1, 0.2), Ending("finished")),
     ]
-    rows = {row.label: row for row in ranked(runs, Target("accuracy", 0.5))}
+    target = Target("accuracy", 0.5)
+    rows = {row.label: row for row in ranked(runs, target)}
     took = rows["a"].iterations_to
     assert took is not None
     assert (took.mean, took.deviation) == (30, pytest.approx(math.sqrt(200)))
     assert rows["a"].megabytes_to is not None
     assert rows["a"].megabytes_to.mean == 3.0
-    assert target_cells(rows["b"]) == ("10 (1 of 2 runs)", "1", "1")
-    assert target_cells(rows["c"]) == ("not reached", "-", "-")
+    found = [list(to_target(rows[label], target).values()) for label in ("b", "c")]
+    assert found == [["10 (1 of 2 runs)", "1", "1"], ["not reached", "-", "-"]]
 
 
 def test_only_seeds_are_averaged() -> None:

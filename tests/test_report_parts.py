@@ -15,7 +15,7 @@ from browser import Browser
 from fednag import cli
 from fednag.core.ending import Ending
 from fednag.core.record import Record
-from fednag.runs.view import RunView, read_views
+from fednag.runs.view import RunView, read_all
 from fednag.show.document import bounds, document, html, recorded_times
 from fednag.theory import Setting, theorem3
 
@@ -93,7 +93,7 @@ def data_of(page: Path) -> dict[str, Any]:
 def views_of(desk: Path) -> list[RunView]:
     from fednag.runs.folder import find_runs
 
-    views, failed = read_views(find_runs([desk / "runs" / "small"]))
+    views, failed = read_all(find_runs([desk / "runs" / "small"]), RunView.read)
     assert failed == []
     return views
 

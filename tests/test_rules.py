@@ -3,7 +3,8 @@
 Two workers on the line, D = (1, 3), gradients w - 4 and 2 w + 4, from w = 1 with lr 1/10 and
 momentum 1/2, two local iterations, two rounds. FedAvg's first round, for example: worker 1 goes
 1, 1.3, 1.57; worker 2 goes 1, 0.4, -0.08; the mean is (1.57 - 3 * 0.08) / 4 = 0.3325. The numbers
-below are exact fractions of such sums.
+below are exact fractions of such sums. Further numbers of a method differ from these and from
+each other.
 """
 
 from __future__ import annotations
@@ -17,19 +18,39 @@ from fednag.algorithms import (
     CNAG,
     CSGD,
     DIANA,
+    DOMO,
     EF21,
+    GHBM,
+    MARINA,
+    MFL,
+    STEM,
+    DiLoCo,
+    FedACG,
+    FedAdagrad,
     FedAdam,
+    FedADC,
     FedAvg,
     FedAvgM,
+    FedCM,
+    FedDyn,
+    FedExP,
+    FedGLOMO,
+    FedHBM,
+    FedLion,
     FedMom,
     FedNAG,
     FedNAGLocal,
     FedNAGRebuilt,
+    FedNova,
     FedPAQ,
     FedProx,
+    FedYogi,
+    LocalGHBM,
     Mime,
     MimeLite,
+    NbAFL,
     Scaffold,
+    ScaffoldM,
     SlowMo,
 )
 from fednag.core.algorithm import Algorithm
@@ -68,11 +89,56 @@ HAND: list[tuple[Algorithm, dict[str, float]]] = [
     # Without compression these descend along (7 w + 8) / 4, once a round.
     (DIANA(lr=0.1, alpha=0.5), {"w": 0.315625, "h": 2.484375}),
     (EF21(lr=0.1), {"w": 0.315625, "g": 3.09375}),
+    (MARINA(lr=0.1, p=1e-9), {"w": 0.315625, "g": 3.09375, "before": 0.625}),
     (ACGD(lr=0.1, mu=2.5, omega=1.0), {"w": 0.551125, "y": 0.6071875, "z": 0.326875}),
     (
         ADIANA(lr=0.1, mu=0.4, omega=1.0, p=1.0),
         {"w": 0.3491223958333333, "y": 0.40328125, "u": 0.625, "h": 2.8125},
     ),
+    (MFL(lr=0.1, momentum=0.5), {"w": -27269 / 40000, "v": -0.36135}),
+    (FedCM(lr=0.1, momentum=0.5, server_lr=0.8), {"w": 5364781 / 16000000}),
+    (
+        FedADC(lr=0.1, momentum=0.5, local_momentum=0.25, server_lr=0.8),
+        {"w": -0.18768275},
+    ),
+    (
+        DOMO(lr=0.1, momentum=0.5, local_momentum=0.25, fusion=0.125, server_lr=0.8),
+        {"w": -5437409 / 16000000},
+    ),
+    (GHBM(lr=0.1, momentum=0.5, window=1), {"w": -0.427615625}),
+    # Its momentum begins after the second round.
+    (GHBM(lr=0.1, momentum=0.5, window=2), {"w": -19691 / 160000, "m": -179691 / 640000}),
+    (LocalGHBM(lr=0.1, momentum=0.5, participation=0.25), {"w": -254983 / 1280000}),
+    (FedHBM(lr=0.1, momentum=0.5, participation=0.25), {"w": -90329 / 640000}),
+    (ScaffoldM(lr=0.1, momentum=0.25, server_lr=0.5), {"w": 0.45068859252929685}),
+    (FedACG(lr=0.1, momentum=0.5, mu=0.25), {"w": -6914423 / 10240000}),
+    (STEM(lr=0.1, momentum=0.5), {"w": -4799 / 40000}),
+    (FedGLOMO(lr=0.1, momentum=0.5), {"w": -19691 / 160000}),  # full batches: FedAvg
+    (
+        FedYogi(lr=0.1, momentum=0.5, second=0.8, server_lr=0.3, adaptivity=0.25),
+        {"w": 0.6471912673837059},
+    ),
+    (
+        FedAdagrad(lr=0.1, momentum=0.5, server_lr=0.3, adaptivity=0.25),
+        {"w": 0.775404122070633},
+    ),
+    (
+        DiLoCo(
+            lr=0.1,
+            momentum=0.5,
+            server_lr=0.8,
+            first=0.25,
+            second=0.75,
+            epsilon=0.125,
+            weight_decay=0.3,
+        ),
+        {"w": 0.6123588939240409},
+    ),
+    (FedLion(lr=0.1, momentum=0.5, decay=0.25, weight_decay=0.3), {"w": 0.64561416}),
+    (FedNova(lr=0.1, momentum=0.5), {"w": -14549 / 40000}),
+    (FedExP(lr=0.1, epsilon=0.01), {"w": -0.3821870441036771}),
+    (NbAFL(lr=0.1, mu=1.0, norm=0.6), {"w": -0.293175}),  # its noise is not played here
+    (FedDyn(lr=0.1, alpha=0.25), {"w": -1803031 / 1280000}),
 ]
 
 

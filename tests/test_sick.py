@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fednag
-from fednag import FedAvg, FedNAG, FednagError
+from fednag import FedAvg, FedNAG
 from fednag.algorithms import ALGORITHMS
 from fednag.algorithms.compressed import GradientMethod
 from fednag.config import parse
@@ -19,6 +19,7 @@ from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.runs.build import Builder, Parts
 from fednag.simulate.run import simulate
+from refusals import refused
 
 SIZES = (30, 20, 10)
 
@@ -76,7 +77,8 @@ def test_with_any_method_no_number_is_spoilt(name: str) -> None:
     assert state.record is not None
     # Alone with the sick data, or led by a gradient that is huge and yet finite.
     sends_gradients = issubclass(ALGORITHMS[name], GradientMethod)
-    assert sends_gradients or state.refusals > 0
+    by_signs = name == "fedlion"  # its steps are of one size
+    assert sends_gradients or by_signs or state.refusals > 0
     lost = ALGORITHMS[name].pooled or name == "mime" or sends_gradients
     assert state.diverged == lost
     assert (state.record.loss is None) == lost
@@ -172,7 +174,7 @@ def test_numbers_that_are_none_are_refused_before_training(value: float, part: s
     parts = {"x": x, "test_x": x[:5].clone()}
     parts[part][3, 1] = value
     data = Dataset("own", parts["x"], y, parts["test_x"], y[:5], 2)
-    with pytest.raises(FednagError, match=r"data: .* not finite in row 3; mend it"):
+    with refused("data", "not finite in row 3"):
         fednag.run(FedNAG(), data=data, model=nn.Linear(4, 2), iterations=4)
 
 
@@ -182,28 +184,15 @@ def test_labels_out_of_range_are_refused_before_training(label: int) -> None:
     y = y.clone()
     y[7] = label
     data = Dataset("own", x, y, x[:0], y[:0], 2)
-    with pytest.raises(FednagError, match=r"data: y has a label .* 0 to 1 in row 7"):
+    with refused("data", "0 to 1 in row 7"):
         fednag.run(FedNAG(), data=data, model=nn.Linear(4, 2), iterations=4)
 
 
 def test_a_model_with_too_few_outputs_is_refused_before_training() -> None:
     x, y, _ = healthy()
     y[-1] = 4
-    with pytest.raises(FednagError, match=r"gives 2 scores a sample.* labels up to 4; give it 5"):
+    with refused("model", "labels up to 4; give it 5"):
         fednag.run(FedNAG(), data=(x, y), model=nn.Linear(4, 2), iterations=4)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"workers": 61}, "split.workers: 61 is more than the 60 samples"),
-        ({"workers": 10**9}, "split.workers"),
-    ],
-)
-def test_more_workers_than_samples_are_refused(options: dict[str, Any], sentence: str) -> None:
-    x, y, _ = healthy()
-    with pytest.raises(FednagError, match=sentence):
-        fednag.run(FedNAG(), data=(x, y), model=nn.Linear(4, 2), iterations=4, **options)
 
 
 @pytest.mark.parametrize("momentum", [1.0, 1.5, 10.0])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fednag import theory
 from fednag.errors import FednagError
 from fednag.theory import Setting, alpha, alpha_hat, h, symbols
+from refusals import refused
 
 ETA = st.floats(0.01, 1.0)
 BETA = st.floats(0.5, 4.0)
@@ -256,7 +257,7 @@ def test_nothing_is_promised_where_a_condition_is_unmet() -> None:
 
 @pytest.mark.parametrize("field", ["eta", "beta", "omega", "rho", "p", "tau"])
 def test_settings_that_make_no_sense_are_refused(field: str) -> None:
-    with pytest.raises(FednagError, match=f"{field}: -1 is not allowed"):
+    with refused(field):
         replace(KNOWN, **{field: -1})
 
 

@@ -13,7 +13,7 @@ import fednag
 from fednag.core.ending import Ending
 from fednag.errors import FednagError
 from fednag.runs.folder import RunFolder
-from fednag.runs.view import RunView, ending_of, read_views
+from fednag.runs.view import RunView, ending_of, read_all
 
 ENDINGS = {
     "finished": Ending("finished"),
@@ -102,12 +102,10 @@ def test_what_is_not_over_is_running_or_interrupted(tmp_path: Path) -> None:
     assert RunView.read(folder).ended == "interrupted"
     with folder.locked():
         assert RunView.read(folder).ended == "running"
-    assert read_views([folder]) == ([], [])  # it has no records
     folder.config_file.write_text("name = ")
-    views, (failed,) = read_views([folder])
+    views, (failed,) = read_all([folder], RunView.read)
     assert views == []
-    assert failed.startswith(f"{folder.config_file}: cannot be read (")
-    assert failed.endswith("; restore it")
+    assert (failed.source, failed.remedy) == (str(folder.config_file), "restore it")
 
 
 def test_an_older_run_is_resumed_with_its_ending(tmp_path: Path) -> None:

@@ -164,13 +164,16 @@ def run_all(
     resume: bool = False,
     watch: Watch | None = None,
     busy: list[str] | None = None,
+    builder: Builder | None = None,
 ) -> list[Run]:
     """Run labelled experiments one after the other; they share what they have in common.
+
+    With ``builder``, also with others that it built before.
 
     With ``resume``, those found in ``out`` go on, or are read if they are over. With ``busy``, one
     that another process is writing is left to it, and its label noted there.
     """
-    builder = Builder(parts or Parts())
+    builder = builder or Builder(parts or Parts())
 
     def one(label: str, experiment: Experiment, algorithm: Algorithm | None) -> Run:
         folder = None
@@ -200,11 +203,11 @@ def resume_all(
     folders: Sequence[RunFolder],
     started: Started | None = None,
     watch: Watch | None = None,
-    failed: list[str] | None = None,
+    failed: list[FednagError] | None = None,
 ) -> list[Run]:
     """Bring runs to their end, each as the ``config.toml`` in its folder says.
 
-    With ``failed``, one that cannot go on leaves a sentence there, and the others do.
+    With ``failed``, one that cannot go on leaves its error there, and the others do.
     """
     builder = Builder()
 
@@ -222,7 +225,7 @@ def resume_all(
         except FednagError as error:
             if failed is None:
                 raise
-            failed.append(str(error))
+            failed.append(error)
     return runs
 
 

@@ -223,7 +223,7 @@ def _check_section(key: str, value: object) -> None:
             raise FednagError(key, "no such argument", f"write {name}={{{key!r}: {shown}}}")
     if key in ("lr", "momentum", "mu", "server_lr", "slow_lr"):
         raise FednagError(
-            key, f"a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"
+            key, remedy=f"a method's numbers go with it, e.g. fednag.FedNAG({key}={value!r})"
         )
     known = [*sections, "workers", "tau", "iterations", "batch", "test", "owners", "task", "loss"]
     known += ["metrics", "batch_norm", "out", "seed", "seeds", "resume", "quiet"]

@@ -1,6 +1,8 @@
 """The one exception users are meant to see."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,6 +42,13 @@ class FednagError(Exception):
         self.problem = problem or ""
         self.remedy = remedy
 
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> FednagError:
+        """The same again, from what ``to_dict`` gave."""
+        told = {"field": "", "problem": "", **fields}
+        del told["sentence"]
+        return cls(told.pop("field"), **told)
+
     @property
     def place(self) -> str:
         """The file and the field, as they are printed."""
@@ -49,9 +58,16 @@ class FednagError(Exception):
         said = "; ".join(filter(None, (self.problem, self.remedy)))
         return ": ".join(filter(None, (self.place, said)))
 
+    def and_more(self, count: int, what: str = "") -> FednagError:
+        """The same, which stands for others too."""
+        if count:
+            last = "remedy" if self.remedy else "problem"
+            setattr(self, last, f"{getattr(self, last)} (and {count} more{what})")
+        return self
+
     def to_dict(self) -> dict[str, str]:
-        """Its fields, for programs."""
-        return {key: text for key, text in vars(self).items() if text}
+        """The sentence and its fields, for programs."""
+        return {"sentence": str(self), **{key: text for key, text in vars(self).items() if text}}
 
 
 class InconsistentError(FednagError, ValueError):

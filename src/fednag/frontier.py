@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fednag.api import Started, run_all
-from fednag.clock.runs import Timed, replay_runs, timed_run
+from fednag.clock.runs import Timed, replay_runs, timed_by_label, timed_run
 from fednag.config import Experiment, method_of, methods, parse
 from fednag.config.messages import cut, nearest
 from fednag.config.own import build_part, placed_name
@@ -18,12 +18,12 @@ from fednag.core.transform import Transform
 from fednag.devices.fleet import Fleet, load_fleet
 from fednag.devices.times import duration
 from fednag.errors import FednagError, within
-from fednag.problems.metrics import ALWAYS, METRICS
 from fednag.results import Run
+from fednag.runs.build import Builder
 from fednag.runs.frontier import Cell, Times, amount, cells
 from fednag.runs.interrupts import Watch
 from fednag.runs.labels import by_label
-from fednag.runs.targets import Target, read_target, settled
+from fednag.runs.targets import Target, read_target, settled, with_measure
 from fednag.transforms import TRANSFORMS
 
 __all__ = ["Candidate", "Frontier", "candidates", "frontier", "read_uplink"]
@@ -120,6 +120,7 @@ def frontier(
     asked = target if isinstance(target, Target) else read_target(target)
     where = fleet if isinstance(fleet, Fleet) or fleet is None else load_fleet(fleet)
     listed = candidates(experiment, asked, algorithms, uplinks, seeds)
+    _check(listed)
     runs = run_all(
         [(each.label, each.experiment, None) for each in listed],
         out=None if out is None else Path(out),
@@ -135,7 +136,7 @@ def frontier(
             [second for one in group for second in one.times_to(asked)],
             [float(played.ends[-1]) for one in group for played in one.replays],
         )
-        for label, group in _by_label(timed).items()
+        for label, group in timed_by_label(timed).items()
     }
     names = {each.label: (each.method, each.uplink) for each in listed}
     found = cells(views, asked, times)
@@ -143,11 +144,13 @@ def frontier(
     return Frontier(asked, where, found, names, runs, timed)
 
 
-def _by_label(timed: Sequence[Timed]) -> dict[str, list[Timed]]:
-    found: dict[str, list[Timed]] = {}
-    for one in timed:
-        found.setdefault(one.run.label, []).append(one)
-    return found
+def _check(listed: Sequence[Candidate]) -> None:
+    """Plan a run of every method and uplink: what is wrong is told before hours of training."""
+    builder = Builder()
+    for each in {each.label: each for each in reversed(listed)}.values():
+        engine = each.experiment.engine.model_copy(update={"chunk": 1})  # none is timed for this
+        with within(f"--uplinks {each.uplink}"):
+            builder.plan(each.experiment.model_copy(update={"engine": engine}))
 
 
 def candidates(
@@ -167,7 +170,7 @@ def candidates(
     >>> [each.label for each in found]
     ['fednag none', 'fednag sign', 'fedavg none', 'fedavg sign']
     """
-    raw = _measured(experiment, target)
+    raw = with_measure(experiment, target.measure, "--target", f"{target.measure}={target.value:g}")
     chains = _chains(uplinks)
     found = []
     for method, table in methods(raw, list(algorithms), source):
@@ -182,24 +185,6 @@ def candidates(
                 parsed = parse({**table, "uplink": tables, "seed": seed}, source)
                 found.append(Candidate(f"{method} {uplink}", method, uplink, parsed))
     return found
-
-
-def _measured(raw: Mapping[str, Any], target: Target) -> dict[str, Any]:
-    """The experiment, in which the target's measure is taken: known before hours of training."""
-    table = raw.get("evaluation", {})
-    listed = table.get("metrics", []) if isinstance(table, Mapping) else []
-    names = list(listed) if isinstance(listed, list | tuple) else []
-    known = [*ALWAYS, *(str(name).rpartition(":")[2] for name in names)]
-    if target.measure in known:
-        return dict(raw)
-    if target.measure not in METRICS:
-        raise FednagError(
-            "--target",
-            f"no such measure{nearest(target.measure, [*known, *METRICS])}",
-            f"there are {', '.join(dict.fromkeys([*known, *METRICS]))}",
-            given=f"{target.measure}={target.value:g}",
-        )
-    return {**raw, "evaluation": {**table, "metrics": [*names, target.measure]}}
 
 
 def _chains(uplinks: Sequence[str]) -> dict[str, list[dict[str, Any]]]:

@@ -17,10 +17,9 @@ from fednag.config.sections import is_own
 from fednag.devices.fleet import Fleet, load_fleet
 from fednag.devices.times import duration
 from fednag.errors import FednagError
-from fednag.problems.metrics import ALWAYS, METRICS
 from fednag.runs.folder import RunFolder
 from fednag.runs.interrupts import Watch
-from fednag.runs.targets import Target, read_target
+from fednag.runs.targets import Target, read_target, with_measure
 
 __all__ = ["Advice", "Point", "advise", "candidates", "plan"]
 
@@ -201,7 +200,12 @@ def candidates(
     ['fednag tau=5', 'fednag tau=20']
     """
     target = target if isinstance(target, Target) else read_target(target)
-    raw = {key: value for key, value in experiment.items() if key != "algorithms"}
+    tables = {key: table for key, table in experiment.items() if key != "algorithms"}
+    given = f"{target.measure}={target.value:g}"
+    raw = with_measure(tables, target.measure, "--target", given)
+    stop: dict[str, Any] = {"stop.metrics": {target.measure: target.value}}
+    if target.measure in ("accuracy", "loss"):
+        stop = {f"stop.{target.measure}": target.value}
     if "clock" in raw:
         raise FednagError("clock", "a plan replays runs afterwards", "leave [clock] out")
     found = []
@@ -216,7 +220,7 @@ def candidates(
                 "training.tau": tau,
                 "name": plan_name(raw),
                 "evaluation.every": max(1, round(EVERY / tau)),
-                **_stop(target, raw),
+                **stop,
             }
             if gamma is not None:
                 changes["algorithm.momentum"] = gamma
@@ -228,28 +232,6 @@ def candidates(
                 parsed = parse(varied | {"seed": seed}, source)
                 found.append((f"{method} tau={tau}", method, tau, parsed))
     return found
-
-
-def _stop(target: Target, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields by which a run stops at a target; a metric must be measured for that."""
-    if target.measure in ("accuracy", "loss"):
-        return {f"stop.{target.measure}": target.value}
-    if target.measure == "test_loss":
-        return {"stop.metrics": {target.measure: target.value}}
-    if target.measure not in METRICS:
-        raise FednagError(
-            "--target",
-            f"no such measure{nearest(target.measure, [*ALWAYS, *METRICS])}",
-            f"there are loss, test_loss, {', '.join(METRICS)}",
-            given=f"{target.measure}={target.value:g}",
-        )
-    table = raw.get("evaluation")
-    named = table.get("metrics") if isinstance(table, dict) else None
-    listed = list(named) if isinstance(named, list | tuple) else []
-    return {
-        "stop.metrics": {target.measure: target.value},
-        "evaluation.metrics": list(dict.fromkeys([*listed, target.measure])),
-    }
 
 
 def plan_name(experiment: Mapping[str, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +17,32 @@ if TYPE_CHECKING:
     from altair import TopLevelMixin
 
 
+class Shown:
+    """One run or several, which draw themselves in a notebook."""
+
+    @property
+    def views(self) -> list[RunView]:
+        raise NotImplementedError
+
+    def plot(self) -> TopLevelMixin:
+        """An altair chart of loss and accuracy, a colour a method; or ``.save(path)`` it."""
+        from fednag.show.charts import curves_chart
+
+        chart: TopLevelMixin = curves_chart(self.views)
+        return chart
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write a page with ranking, charts, settings and how to repeat it; it needs no network."""
+        from fednag.show.document import document, write_page
+
+        return write_page(document(self.views), Path(path))
+
+    def _repr_html_(self) -> str:
+        return cell(self.views)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Run(Outcome):
+class Run(Outcome, Shown):
     """A run that is over.
 
     >>> import fednag
@@ -37,20 +60,13 @@ class Run(Outcome):
         """The run as tables, charts and reports see it."""
         return RunView.of(self)
 
-    def plot(self) -> TopLevelMixin:
-        """An altair chart of loss and accuracy; shows itself in a notebook, or ``.save(path)``."""
-        return _plot([self.view])
-
-    def _repr_html_(self) -> str:
-        return cell([self.view])
-
-    def report(self, path: str | Path = "report.html") -> Path:
-        """Write a page with charts, settings and how to repeat it; it needs no network."""
-        return _report([self.view], path)
+    @property
+    def views(self) -> list[RunView]:
+        return [self.view]
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Shown):
     """Several runs beside each other.
 
     >>> import fednag
@@ -80,18 +96,6 @@ class Comparison:
         order = [row.label for row in ranked(self.views)]
         return min(self.runs, key=lambda run: order.index(run.label))
 
-    def plot(self) -> TopLevelMixin:
-        """An altair chart of loss and accuracy, a colour a method."""
-        return _plot(self.views)
-
-    def _repr_html_(self) -> str:
-        """In a notebook: the ranked table, and the chart as a picture."""
-        return cell(self.views)
-
-    def report(self, path: str | Path = "report.html") -> Path:
-        """Write a page with ranking, charts and settings; one file that needs no network."""
-        return _report(self.views, path)
-
     def __getitem__(self, label: str) -> Run:
         for run in self.runs:
             if run.label == label:
@@ -103,16 +107,3 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(dict.fromkeys(run.label for run in self.runs))}>"
-
-
-def _plot(views: list[RunView]) -> TopLevelMixin:
-    from fednag.show.charts import curves_chart
-
-    chart: TopLevelMixin = curves_chart(views)
-    return chart
-
-
-def _report(views: Sequence[RunView], path: str | Path) -> Path:
-    from fednag.show.document import document, write_page
-
-    return write_page(document(views), Path(path))

@@ -20,7 +20,8 @@ class CentredClipping(Aggregator):
     The paper's v is the aggregate of the round before; here it is what workers were sent, so the
     x_i - v are the updates that travel, and of what was not sent, a gradient say, v is 0. The
     length is that of all vectors of an upload together. Running statistics are shortened by
-    themselves, to the same radius; single numbers (a count) are averaged as they are.
+    themselves, to the same radius. Single numbers (a count) are averaged as they are, so
+    methods whose workers send one of their own, such as FedNova, are refused.
 
     >>> import torch
     >>> from fednag import Vectors

@@ -1,4 +1,4 @@
-"""Gradient methods made for compressed uploads: DIANA, EF21, ACGD, ADIANA.
+"""Gradient methods made for compressed uploads: DIANA, EF21, MARINA, ACGD, ADIANA.
 
 Workers return gradients, not models: one exchange a round, and its local iterations are
 mini-batches at one point, so that tau > 1 is a larger batch. What compresses them is the
@@ -12,13 +12,19 @@ from math import sqrt
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 
-from fednag.core.algorithm import Algorithm, Grad, News, NonNegative, Positive, WorkerData
+from fednag.core.algorithm import (
+    Algorithm,
+    Grad,
+    News,
+    NonNegative,
+    Positive,
+    Share,
+    WorkerData,
+)
 from fednag.core.keys import COIN, generator
 from fednag.core.vectors import Vector, Vectors
-
-Share = Annotated[float, Gt(0), Le(1)]
 
 
 class GradientMethod(Algorithm):
@@ -120,6 +126,59 @@ class EF21(GradientMethod):
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         g = server.g + news.share * mean.m
         return Vectors(w=server.w - self.lr * g, g=g)
+
+
+@dataclass(frozen=True)
+class MARINA(GradientMethod):
+    """Gradients corrected by compressed changes from one model to the next, and now and then whole.
+
+    Gorbunov et al., "MARINA: Faster Non-Convex Distributed Learning with Compression" (2021)::
+
+        worker   m_i =  grad F_i(w)                      in round 1, then with probability p
+                 m_i =  C(grad F_i(w) - grad F_i(w'))    otherwise
+        server   g   <- sum_i D_i m_i / D_S              or g + sum_i D_i m_i / D_S
+                 w'  <- w,   w <- w - lr g
+
+    One coin decides for all workers of a round; it is drawn from the run's seed and the round. In a
+    round ``p`` is that coin, 1 or 0. Whole gradients travel without the uplink's transforms that
+    compress. Both gradients are of the same mini-batches, as in the paper's VR-MARINA, and are
+    taken in every round; w' goes down beside w, so that workers who were away need keep nothing. In
+    whole rounds those send who take part, where the paper has everyone send.
+
+    >>> from fednag.algorithms import MARINA
+    >>> [MARINA(p=0.5).draw(3, number)["p"] for number in range(1, 8)]
+    [1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+    """
+
+    lr: Positive = 0.01
+    p: Share = 0.1
+
+    down = ("w", "before")
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        return self.p >= 1
+
+    def draw(self, seed: int, number: int) -> dict[str, float]:
+        return {"p": float(number == 1 or generator(seed, COIN, number).random() < self.p)}
+
+    def init(self, w: Vector) -> Vectors:
+        return Vectors(w=w, before=w, g=torch.zeros_like(w))
+
+    def begin(self, sent: Vectors, mine: Vectors) -> Vectors:
+        return Vectors(w=sent.w, g=torch.zeros_like(sent.w), old=torch.zeros_like(sent.w))
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        return local.but(g=local.g + grad(local.w), old=local.old + grad(sent.before))
+
+    def end(
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
+    ) -> tuple[Vectors, Vectors]:
+        return Vectors(m=(local.g if self.whole else local.g - local.old) / steps), mine
+
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
+        g = mean.m if self.whole else server.g + mean.m
+        return Vectors(w=server.w - self.lr * g, before=server.w, g=g)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from fednag.core.algorithm import Algorithm, Grad, NonNegative, Positive
+from fednag.algorithms.local import LocalSGD
+from fednag.core.algorithm import Grad, NonNegative
 from fednag.core.vectors import Vectors
 from fednag.transforms import Quantise
 
 
 @dataclass(frozen=True)
-class FedAvg(Algorithm):
+class FedAvg(LocalSGD):
     """Local SGD, then the mean of the weights.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"
@@ -27,13 +28,6 @@ class FedAvg(Algorithm):
     >>> FedAvg(lr=0.1).step(Vectors(w=torch.ones(2)), lambda w: 2 * w, Vectors(), Vectors()).w
     tensor([0.8000, 0.8000])
     """
-
-    lr: Positive = 0.01
-
-    elementwise = True
-
-    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
-        return Vectors(w=local.w - self.lr * grad(local.w))
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class CSGD(FedAvg):
 
 
 @dataclass(frozen=True)
-class FedProx(Algorithm):
+class FedProx(LocalSGD):
     """FedAvg with a pull back to the model the worker was sent.
 
     Li et al., "Federated Optimization in Heterogeneous Networks" (2020), with tau SGD steps as
@@ -65,14 +59,11 @@ class FedProx(Algorithm):
     tensor([0.9000, 0.9000])
     """
 
-    lr: Positive = 0.01
     mu: NonNegative = 0.01
-
-    elementwise = True
 
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
         pull = self.mu * (local.w - sent.w)
-        return Vectors(w=local.w - self.lr * (grad(local.w) + pull))
+        return Vectors(w=local.w - self.lr * (self.slope(grad, local.w) + pull))
 
 
 @dataclass(frozen=True)

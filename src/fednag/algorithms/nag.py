@@ -1,4 +1,4 @@
-"""FedNAG: Nesterov's accelerated gradient on every worker, weights and momenta averaged."""
+"""FedNAG and MFL: local momentum on every worker, weights and momenta averaged."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 import torch
 
-from fednag.core.algorithm import Algorithm, Grad, News, NonNegative, Positive, WorkerData
+from fednag.algorithms.local import LocalSGD
+from fednag.core.algorithm import Grad, News, NonNegative, WorkerData
 from fednag.core.vectors import Vector, Vectors
 
 
-def nesterov(local: Vectors, grad: Grad, lr: float, momentum: float) -> Vectors:
+def nesterov(local: Vectors, g: Vector, lr: float, momentum: float) -> Vectors:
     """One step of Nesterov's accelerated gradient; ``v`` is a displacement and carries ``-lr``.
 
     The same step as ``torch.optim.SGD(nesterov=True)``, whose buffer is ``-v / lr``.
     """
-    g = grad(local.w)
     v = momentum * local.v - lr * g
     return Vectors(w=local.w + momentum * v - lr * g, v=v)
 
 
 @dataclass(frozen=True)
-class FedNAG(Algorithm):
+class FedNAG(LocalSGD):
     """Local NAG, then the mean of the weights and of the momenta.
 
     Yang et al., "Federated Learning with Nesterov Accelerated Gradient" (2022)::
@@ -40,10 +40,7 @@ class FedNAG(Algorithm):
     tensor([0.8500, 0.8500])
     """
 
-    lr: Positive = 0.01
     momentum: NonNegative = 0.9
-
-    elementwise = True
 
     down = up = ("w", "v")
 
@@ -51,7 +48,34 @@ class FedNAG(Algorithm):
         return Vectors(w=w, v=torch.zeros_like(w))
 
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
-        return nesterov(local, grad, self.lr, self.momentum)
+        return nesterov(local, self.slope(grad, local.w), self.lr, self.momentum)
+
+
+@dataclass(frozen=True)
+class MFL(FedNAG):
+    """Local heavy-ball momentum, then the mean of the weights and of the momenta.
+
+    Liu et al., "Accelerating Federated Learning via Momentum Gradient Descent" (2020), FedNAG's
+    forerunner, with Polyak's momentum::
+
+        worker   v_i <- momentum v_i - lr grad F_i(w_i)
+                 w_i <- w_i + v_i
+        server   v   <- sum_i D_i v_i / D
+                 w   <- sum_i D_i w_i / D
+
+    ``v`` is a displacement; the paper's d is -v / lr. Sends twice FedAvg's payload each way.
+
+    >>> import torch
+    >>> from fednag import Vectors
+    >>> from fednag.algorithms import MFL
+    >>> local = Vectors(w=torch.ones(2), v=torch.ones(2))
+    >>> MFL(lr=0.1, momentum=0.5).step(local, lambda w: w, Vectors(), Vectors()).w
+    tensor([1.4000, 1.4000])
+    """
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        v = self.momentum * local.v - self.lr * self.slope(grad, local.w)
+        return Vectors(w=local.w + v, v=v)
 
 
 @dataclass(frozen=True)
@@ -67,7 +91,7 @@ class CNAG(FedNAG):
 
 
 @dataclass(frozen=True)
-class FedNAGLocal(Algorithm):
+class FedNAGLocal(LocalSGD):
     """FedNAG without the averaging of momenta: each worker keeps its own between rounds.
 
     An ablation: it shows what sending ``v`` buys, at FedAvg's payload::
@@ -80,10 +104,7 @@ class FedNAGLocal(Algorithm):
     (('w', 'v'), ('w',))
     """
 
-    lr: Positive = 0.01
     momentum: NonNegative = 0.9
-
-    elementwise = True
 
     def memory(self, w: Vector) -> Vectors:
         return Vectors(v=torch.zeros_like(w))
@@ -92,7 +113,7 @@ class FedNAGLocal(Algorithm):
         return Vectors(w=sent.w, v=mine.v)
 
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
-        return nesterov(local, grad, self.lr, self.momentum)
+        return nesterov(local, self.slope(grad, local.w), self.lr, self.momentum)
 
     def end(
         self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
@@ -101,7 +122,7 @@ class FedNAGLocal(Algorithm):
 
 
 @dataclass(frozen=True)
-class FedNAGRebuilt(Algorithm):
+class FedNAGRebuilt(LocalSGD):
     """FedNAG whose momentum is not sent up: the server makes one from two models.
 
     An ablation: FedAvg's payload on the way up, FedNAG's on the way down::
@@ -122,10 +143,7 @@ class FedNAGRebuilt(Algorithm):
     tensor([-0.2500, -0.2500])
     """
 
-    lr: Positive = 0.01
     momentum: NonNegative = 0.9
-
-    elementwise = True
 
     down = ("w", "v")
 
@@ -133,7 +151,7 @@ class FedNAGRebuilt(Algorithm):
         return Vectors(w=w, v=torch.zeros_like(w))
 
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
-        return nesterov(local, grad, self.lr, self.momentum)
+        return nesterov(local, self.slope(grad, local.w), self.lr, self.momentum)
 
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         return Vectors(w=mean.w, v=(mean.w - server.w) / max(news.steps, 1.0))

@@ -1,17 +1,19 @@
-"""SCAFFOLD: control variates that undo client drift."""
+"""SCAFFOLD: control variates that undo client drift; and SCAFFOLD-M, with momentum."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
-from fednag.core.algorithm import Algorithm, Grad, News, Positive, WorkerData
+from fednag.algorithms.local import LocalSGD
+from fednag.core.algorithm import Decay, Grad, News, Positive, WorkerData
 from fednag.core.vectors import Vector, Vectors
 
 
 @dataclass(frozen=True)
-class Scaffold(Algorithm):
+class Scaffold(LocalSGD):
     """Local SGD corrected by the difference of two control variates.
 
     Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning"
@@ -33,12 +35,9 @@ class Scaffold(Algorithm):
     tensor([0.9000, 0.9000])
     """
 
-    lr: Positive = 0.01
     server_lr: Positive = 1.0
 
-    elementwise = True
-
-    down = ("w", "c")
+    down: ClassVar[tuple[str, ...]] = ("w", "c")
     up = ("dw", "dc")
 
     def init(self, w: Vector) -> Vectors:
@@ -48,7 +47,7 @@ class Scaffold(Algorithm):
         return Vectors(c=torch.zeros_like(w))
 
     def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
-        return Vectors(w=local.w - self.lr * (grad(local.w) - mine.c + sent.c))
+        return Vectors(w=local.w - self.lr * (self.slope(grad, local.w) - mine.c + sent.c))
 
     def end(
         self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
@@ -58,3 +57,50 @@ class Scaffold(Algorithm):
 
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         return Vectors(w=server.w + self.server_lr * mean.dw, c=server.c + news.share * mean.dc)
+
+
+@dataclass(frozen=True)
+class ScaffoldM(Scaffold):
+    """SCAFFOLD's steps mixed with the server's momentum, held fixed during the round.
+
+    Cheng et al., "Momentum Benefits Non-IID Federated Learning Simply and Provably" (2024),
+    SCAFFOLD-M; ``momentum`` is 1 - their beta::
+
+        worker   w_i  <- w_i - lr ((1 - momentum) (grad F_i(w_i) - c_i + c) + momentum m)
+                 c_i' =  the mean of its tau gradients
+                 returns w_i - w and c_i' - c_i, keeps c_i'
+        server   m    <- -sum_i D_i (w_i - w) / (lr tau D_S)
+                 w    <- w + server_lr sum_i D_i (w_i - w) / D_S
+                 c    <- c + (D_S / D) sum_i D_i (c_i' - c_i) / D_S
+
+    ``m``, ``c`` and ``c_i`` are gradients. The gradients' mean is computed from where the worker
+    has come, as SCAFFOLD's option II does. tau is, at the server, the mean over workers; their
+    gamma is server_lr lr tau. Workers are weighted by data size, as everywhere. Without momentum
+    it is SCAFFOLD.
+
+    >>> from fednag.algorithms import ScaffoldM
+    >>> ScaffoldM().down, ScaffoldM().up
+    (('w', 'c', 'm'), ('dw', 'dc'))
+    """
+
+    momentum: Decay = 0.9
+
+    down = ("w", "c", "m")
+
+    def init(self, w: Vector) -> Vectors:
+        return super().init(w).but(m=torch.zeros_like(w))
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        g = self.slope(grad, local.w) - mine.c + sent.c
+        return Vectors(w=local.w - self.lr * ((1 - self.momentum) * g + self.momentum * sent.m))
+
+    def end(
+        self, local: Vectors, sent: Vectors, mine: Vectors, data: WorkerData, steps: int
+    ) -> tuple[Vectors, Vectors]:
+        mixed = (sent.w - local.w) / (steps * self.lr)
+        c = mine.c - sent.c + (mixed - self.momentum * sent.m) / (1 - self.momentum)
+        return Vectors(dw=local.w - sent.w, dc=c - mine.c), Vectors(c=c)
+
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
+        m = -mean.dw / (self.lr * max(news.steps, 1.0))
+        return super().update(server, mean, news).but(m=m)

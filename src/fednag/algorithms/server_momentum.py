@@ -1,4 +1,4 @@
-"""Momentum at the server only: FedMom, SlowMo, FedAvgM. Workers run plain SGD."""
+"""Momentum at the server only: FedMom, FedACG, SlowMo, FedAvgM."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from fednag.core.algorithm import Algorithm, Grad, News, NonNegative, Positive
+from fednag.algorithms.local import LocalSGD
+from fednag.core.algorithm import Grad, News, NonNegative, Positive
 from fednag.core.vectors import Vector, Vectors
 
 
 @dataclass(frozen=True)
-class FedMom(Algorithm):
+class FedMom(LocalSGD):
     """Nesterov extrapolation of the averaged model.
 
     Huo et al., "Faster On-Device Training Using New Federated Momentum Algorithm" (2020), with
@@ -30,16 +31,10 @@ class FedMom(Algorithm):
     tensor([-0.5000, -0.5000])
     """
 
-    lr: Positive = 0.01
     momentum: NonNegative = 0.9
-
-    elementwise = True
 
     def init(self, w: Vector) -> Vectors:
         return Vectors(w=w, v=w)
-
-    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
-        return Vectors(w=local.w - self.lr * grad(local.w))
 
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         v = mean.w
@@ -47,7 +42,39 @@ class FedMom(Algorithm):
 
 
 @dataclass(frozen=True)
-class SlowMo(Algorithm):
+class FedACG(FedMom):
+    """Local steps from a point ahead along the server's momentum, pulled back to that point.
+
+    Kim et al., "Communication-Efficient Federated Learning with Accelerated Client Gradient"
+    (2024); ``momentum`` is their lambda, ``mu`` their beta, theta the mean of the models, m its
+    momentum::
+
+        worker   w_i <- w_i - lr (grad F_i(w_i) + mu (w_i - w))     from w = theta + momentum m
+        server   m   <- momentum m + sum_i D_i (w_i - w) / D,       theta <- theta + m
+
+    Then theta + m is the mean of the w_i, so that the server's half is FedMom's: ``v`` is theta,
+    and w, which is sent, is v + momentum times its last change. Without mu it is FedMom. The paper
+    measures theta; here, as for FedMom, what is measured is w. It weights workers equally; here,
+    as everywhere, by data size.
+
+    >>> import torch
+    >>> from fednag import Vectors
+    >>> from fednag.algorithms import FedACG
+    >>> local, sent = Vectors(w=torch.ones(2)), Vectors(w=torch.zeros(2))
+    >>> FedACG(lr=0.1, mu=1.0).step(local, lambda w: 0 * w, sent, Vectors()).w
+    tensor([0.9000, 0.9000])
+    """
+
+    momentum: NonNegative = 0.85
+    mu: NonNegative = 0.01
+
+    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
+        pull = self.mu * (local.w - sent.w)
+        return Vectors(w=local.w - self.lr * (self.slope(grad, local.w) + pull))
+
+
+@dataclass(frozen=True)
+class SlowMo(LocalSGD):
     """Slow momentum: heavy-ball steps between aggregations, in units of the local step size.
 
     Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum"
@@ -66,17 +93,11 @@ class SlowMo(Algorithm):
     tensor([10., 10.])
     """
 
-    lr: Positive = 0.01
     momentum: NonNegative = 0.9
     slow_lr: Positive = 1.0
 
-    elementwise = True
-
     def init(self, w: Vector) -> Vectors:
         return Vectors(w=w, v=torch.zeros_like(w))
-
-    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
-        return Vectors(w=local.w - self.lr * grad(local.w))
 
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         v = self.momentum * server.v + (server.w - mean.w) / self.lr
@@ -84,7 +105,7 @@ class SlowMo(Algorithm):
 
 
 @dataclass(frozen=True)
-class FedAvgM(Algorithm):
+class FedAvgM(LocalSGD):
     """Heavy-ball momentum on the mean update.
 
     Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
@@ -104,17 +125,11 @@ class FedAvgM(Algorithm):
     tensor([-0.5000, -0.5000])
     """
 
-    lr: Positive = 0.01
     momentum: NonNegative = 0.9
     server_lr: Positive = 1.0
 
-    elementwise = True
-
     def init(self, w: Vector) -> Vectors:
         return Vectors(w=w, v=torch.zeros_like(w))
-
-    def step(self, local: Vectors, grad: Grad, sent: Vectors, mine: Vectors) -> Vectors:
-        return Vectors(w=local.w - self.lr * grad(local.w))
 
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         v = self.momentum * server.v + (server.w - mean.w)

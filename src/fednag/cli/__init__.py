@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from fednag.cli.common import blaming, console, given_seeds, print_json, set_fields, unless
+from fednag.cli.common import answer, blaming, given_seeds, listed, set_fields, table
 from fednag.cli.data import data_app
-from fednag.cli.exporting import export_app
+from fednag.cli.deciding import decide
 from fednag.cli.flower import flower_app
 from fednag.cli.frontier import frontier
+from fednag.cli.ledger import ledger_app
 from fednag.cli.live import watch
-from fednag.cli.options import Algorithms, Json, Out, Quiet, Runs, Seeds, Set, Verbose
+from fednag.cli.options import Algorithms, Json, Making, Runs, Seeds, Telling, grouped
 from fednag.cli.paper import paper_app
+from fednag.cli.privacy import privacy_app
+from fednag.cli.reporting import export_app, show
 from fednag.cli.reporting import report as report_page
-from fednag.cli.reporting import show
 from fednag.cli.running import report, run_and_report
 from fednag.cli.theory import theory_app
 from fednag.cli.time import time_app
@@ -40,8 +42,10 @@ TRAIN, SEE, KNOW, THINK = "Train", "See what came of it", "Look up", "Plan and c
 app.add_typer(flower_app, name="flower", rich_help_panel=TRAIN)
 app.add_typer(data_app, name="data", rich_help_panel=KNOW)
 app.add_typer(time_app, name="time", rich_help_panel=THINK)
+app.add_typer(privacy_app, name="privacy", rich_help_panel=THINK)
 app.add_typer(theory_app, name="theory", rich_help_panel=THINK)
 app.add_typer(paper_app, name="paper", rich_help_panel=THINK)
+app.add_typer(ledger_app, name="ledger", rich_help_panel=SEE)
 
 DEMO: dict[str, Any] = {
     "name": "digits",
@@ -50,10 +54,6 @@ DEMO: dict[str, Any] = {
     "training": {"tau": 10, "iterations": 150, "batch": 32},
     "algorithms": ["fednag", "fedavg", "fedmom", "slowmo", "mime", "csgd", "cnag"],
 }
-
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with runs that are in --out; skip finished ones.")
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -68,18 +68,16 @@ def root(
 
 
 @app.command(rich_help_panel=TRAIN)
+@grouped
 def compare(
+    *,
     experiment: Annotated[
         Path | None, typer.Argument(help="TOML file; without one: the digits demonstration.")
     ] = None,
     algorithms: Algorithms = "",
     seeds: Seeds = "",
-    set_: Set = [],  # noqa: B006
-    out: Out = Path("runs"),
-    resume: Resume = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    json: Json = False,
+    making: Making,
+    telling: Telling,
 ) -> None:
     """Train several methods on the same problem: ranked table and chart.
 
@@ -88,10 +86,9 @@ def compare(
     from fednag.config import methods, override, parse, read
 
     source = str(experiment) if experiment else "compare"
-    changes = set_fields(set_)
+    changes = set_fields(making.set_)
     raw = override(read(experiment) if experiment else DEMO, changes)
-    names = [name.strip() for name in algorithms.split(",") if name.strip()]
-    chosen = methods(raw, names, source)
+    chosen = methods(raw, listed(algorithms), source)
     if not chosen:
         raise FednagError(
             "", "no methods to compare", "give --algorithms fednag,fedavg", source=source
@@ -107,18 +104,16 @@ def compare(
         for key in raw.get("algorithm", {})
         if key not in used
     ]
-    run_and_report(experiments, out, resume, quiet, "comparison", remarks, verbose, json)
+    run_and_report(experiments, making, telling, "comparison", remarks)
 
 
 @app.command(rich_help_panel=TRAIN)
+@grouped
 def run(
+    *,
     experiment: Annotated[Path, typer.Argument(help="TOML file describing the run.")],
-    set_: Set = [],  # noqa: B006
-    out: Out = Path("runs"),
-    resume: Resume = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    json: Json = False,
+    making: Making,
+    telling: Telling,
 ) -> None:
     """Train one method as an experiment file says.
 
@@ -126,38 +121,27 @@ def run(
     """
     from fednag.config import override, parse, read
 
-    changes = set_fields(set_)
+    changes = set_fields(making.set_)
     raw = override(read(experiment), changes)
-    listed = raw.pop("algorithms", None)
+    several = raw.pop("algorithms", None)
     with blaming(dict.fromkeys(changes, "--set")):
         parsed = parse(raw, str(experiment))
     remark = f"ran {parsed.label} alone; for the file's `algorithms` use `fednag compare`"
-    run_and_report(
-        [(parsed.label, parsed, None)],
-        out,
-        resume,
-        quiet,
-        chart=None,
-        remarks=[remark] if listed else [],
-        verbose=verbose,
-        json=json,
-    )
+    run_and_report([(parsed.label, parsed, None)], making, telling, None, [remark] * bool(several))
 
 
 @app.command(rich_help_panel=TRAIN)
+@grouped
 def sweep(
+    *,
     experiment: Annotated[Path, typer.Argument(help="TOML file; the swept fields are replaced.")],
     grid: Annotated[
         list[str],
         typer.Option("--grid", help="section.key=v1,v2,… (repeatable: all combinations)."),
     ],
     seeds: Seeds = "",
-    set_: Set = [],  # noqa: B006
-    out: Out = Path("runs"),
-    resume: Resume = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    json: Json = False,
+    making: Making,
+    telling: Telling,
 ) -> None:
     """Run every combination of some fields' values, for every seed: mean and spread.
 
@@ -168,11 +152,11 @@ def sweep(
 
     raw = read(experiment)
     raw.pop("algorithms", None)
-    changes = set_fields(set_)
+    changes = set_fields(making.set_)
     raw = override(raw, changes)
     axes = {field: values(text) for field, text in assignments(grid, "--grid").items()}
-    for field, listed in axes.items():
-        if not listed or any(listed.count(entry) > 1 for entry in listed):
+    for field, wanted in axes.items():
+        if not wanted or any(wanted.count(entry) > 1 for entry in wanted):
             raise FednagError(
                 "--grid", remedy="write different values between commas, e.g. 5,10", given=field
             )
@@ -181,16 +165,12 @@ def sweep(
     options = dict.fromkeys(changes, "--set") | dict.fromkeys(axes, "--grid")
     with blaming(options):
         experiments = api.grid(raw, axes, given_seeds(seeds, raw.get("seed", 0)), str(experiment))
-    run_and_report(experiments, out, resume, quiet, "sweep", verbose=verbose, json=json)
+    run_and_report(experiments, making, telling, "sweep")
 
 
 @app.command(name="resume", rich_help_panel=TRAIN)
-def resume_runs(
-    runs: Runs,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    json: Json = False,
-) -> None:
+@grouped
+def resume_runs(*, runs: Runs, telling: Telling) -> None:
     """Bring interrupted runs to their end, as if they had never stopped.
 
     Example: fednag resume runs/digits
@@ -199,21 +179,19 @@ def resume_runs(
     from fednag.runs.folder import find_runs
 
     folders = find_runs(runs)
-    failed: list[str] = []
+    failed: list[FednagError] = []
     report(
         [folder.path.name for folder in folders],
         lambda started, watch: resume_all(folders, started, watch, failed),
-        quiet,
+        telling,
         chart=None if len(folders) == 1 else "comparison",
         again="",
-        verbose=verbose,
-        json=json,
         failed=failed,
     )
-    unless(failed)
 
 
 app.command(rich_help_panel=TRAIN)(frontier)
+app.command(rich_help_panel=TRAIN)(decide)
 app.command(rich_help_panel=SEE)(watch)
 app.command(rich_help_panel=SEE)(show)
 app.command(name="report", rich_help_panel=SEE)(report_page)
@@ -226,25 +204,20 @@ def algorithms(json: Json = False) -> None:
 
     Example: fednag algorithms
     """
-    from rich.table import Table
-
     from fednag.algorithms import ALGORITHMS
 
     rows: list[dict[str, Any]] = []
+    shown = table(["name", "what it does", "down", "up", "numbers (defaults)"])
     for name, cls in ALGORITHMS.items():
         down, up = ((), ()) if cls.pooled else (cls.down, cls.up)
-        sent = {"down": list(down), "up": list(up), "stages": _stages(cls)}
-        rows.append({"name": name, "meaning": _meaning(cls), **sent, "numbers": _numbers(cls)[0]})
-    if json:
-        print_json(rows)
-        return
-    table = Table("name", "what it does", "down", "up", "numbers (defaults)")
-    for row in rows:
-        probe = " + full gradient" if row["stages"] > 1 else ""
-        ways = [(" ".join(row[way]) or "-") + probe for way in ("down", "up")]
-        listed = ", ".join(f"{key}={default}" for key, default in row["numbers"].items())
-        table.add_row(row["name"], row["meaning"], *ways, listed)
-    console().print(table)
+        stages, meaning, numbers = len(cls().stages), _meaning(cls), _numbers(cls)[0]
+        sent = {"down": list(down), "up": list(up), "stages": stages}
+        rows.append({"name": name, "meaning": meaning, **sent, "numbers": numbers})
+        probe = " + full gradient" if stages > 1 else ""
+        ways = [(" ".join(way) or "-") + probe for way in (down, up)]
+        given = ", ".join(f"{key}={default}" for key, default in numbers.items())
+        shown.add_row(name, meaning, *ways, given)
+    answer(json, rows, shown)
 
 
 @app.command(rich_help_panel=KNOW)
@@ -255,7 +228,6 @@ def parts(json: Json = False) -> None:
 
     Example: fednag parts
     """
-    from rich.table import Table
     from rich.text import Text
 
     from fednag.config.parts import LISTED, REGISTRIES
@@ -264,29 +236,23 @@ def parts(json: Json = False) -> None:
     for section, (registry, _) in REGISTRIES.items():
         groups.setdefault(id(registry), (registry, []))[1].append(section)
     rows: list[dict[str, Any]] = []
+    shown = table(["goes into", "kind", "what it does", "numbers (defaults)"])
     for registry, sections in groups.values():
+        shown.add_section()
+        where = "\n".join(f"[[{name}]]" if name in LISTED else f"[{name}]" for name in sections)
         for name, cls in registry.items():
             numbers, required = _numbers(cls)
-            about = {"meaning": _meaning(cls), "numbers": numbers, "required": required}
+            meaning = _meaning(cls)
+            about = {"meaning": meaning, "numbers": numbers, "required": required}
             rows.append({"sections": sections, "name": name, **about})
-    if json:
-        print_json(rows)
-        return
-    table = Table("goes into", "kind", "what it does", "numbers (defaults)")
-    before = None
-    for row in rows:
-        if before not in (None, row["sections"]):
-            table.add_section()
-        headers = [f"[[{name}]]" if name in LISTED else f"[{name}]" for name in row["sections"]]
-        shown = [
-            f"{key} (required)" if key in row["required"] else f"{key}={default}"
-            for key, default in row["numbers"].items()
-        ]
-        # As text: rich takes what is in brackets for a style.
-        where = Text("" if row["sections"] == before else "\n".join(headers))
-        table.add_row(where, row["name"], Text(row["meaning"]), Text(", ".join(shown)))
-        before = row["sections"]
-    console().print(table)
+            given = [
+                f"{key} (required)" if key in required else f"{key}={default}"
+                for key, default in numbers.items()
+            ]
+            # As text: rich takes what is in brackets for a style.
+            shown.add_row(Text(where), name, Text(meaning), Text(", ".join(given)))
+            where = ""
+    answer(json, rows, shown)
 
 
 def _meaning(cls: type[Any]) -> str:
@@ -301,7 +267,7 @@ def _numbers(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
 
     found: dict[str, Any] = {}
     required = []
-    for field in fields(cls):
+    for field in sorted(fields(cls), key=lambda field: bool(field.kw_only)):  # options last
         default = field.default
         if default is MISSING and field.default_factory is not MISSING:
             default = field.default_factory()
@@ -310,11 +276,6 @@ def _numbers(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
             required.append(field.name)
         found[field.name] = default
     return found, required
-
-
-def _stages(cls: type[Algorithm]) -> int:
-    """Exchanges of a round, of a method whose numbers all have defaults."""
-    return len(cls().stages)
 
 
 def main() -> None:

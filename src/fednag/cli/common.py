@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fednag.core.files import os_errors
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from fednag.results import Run
 
 
 def output(path: Path, option: str = "--out") -> Path:
     """The folder to write to, made if need be: known to be usable before any work is done."""
-    try:
+    with os_errors(option, "cannot be made", "choose another folder", given=path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FednagError(
-            option, f"cannot be made ({error.strerror})", "choose another folder", given=path
-        ) from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise FednagError(option, "cannot be written to", "choose another folder", given=path)
     return path
@@ -66,7 +66,9 @@ def json_text(content: Any, indent: int = 1) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same for JSON, which has no infinity."""
+    """The same for JSON, which has no infinity; an error as its fields."""
+    if isinstance(value, FednagError):
+        return value.to_dict()
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -74,11 +76,74 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def unless(failed: Sequence[str]) -> None:
+def answer(
+    json: bool,
+    document: Mapping[str, Any] | list[dict[str, Any]],
+    *shown: RenderableType,
+    notes: Sequence[str] | None = None,
+    runs: Mapping[Path, str] | None = None,
+    files: Sequence[Path] | Callable[[], Sequence[Path]] | None = None,
+    failed: Sequence[FednagError] | None = None,
+) -> None:
+    """What a command found: one JSON document; or texts and tables, notes, and what was written.
+
+    ``runs`` are folders, and what to say of each; ``files`` may be a function that writes them,
+    called when the rest has been shown. Raises the first of ``failed``, if there are any.
+    """
+    from rich.table import Table
+
+    from fednag.show import terminal
+
+    notes = None if notes is None else list(dict.fromkeys(notes))
+    if not json:
+        screen = console()
+        for each in shown:
+            screen.print(each, soft_wrap=not isinstance(each, Table), highlight=False)
+        terminal.notes(screen, notes or ())
+    written = files() if callable(files) else files
+    if json:
+        folders, paths = (w if w is None else [str(path) for path in w] for w in (runs, written))
+        more = {"runs": folders, "files": paths, "notes": notes, "failed": failed}
+        given = {key: each for key, each in more.items() if each is not None}
+        print_json({**document, **given} if isinstance(document, Mapping) else document)
+    elif runs or written:
+        terminal.paths(screen, [*(runs or ()), *(written or ())], runs)
+    unless(failed or ())
+
+
+def table(
+    words: Sequence[str],
+    numbers: Sequence[str] = (),
+    last: Sequence[str] = (),
+    title: str | None = None,
+    whole: bool = False,
+) -> Table:
+    """A table: columns of words, of numbers, in one line if ``whole``, and of words again."""
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left")
+    for heading in words:
+        made.add_column(heading, no_wrap=bool(numbers))
+    for heading in numbers:
+        made.add_column(heading, justify="right", no_wrap=whole)
+    for heading in last:
+        made.add_column(heading)
+    return made
+
+
+def write_report(path: Path, content: Any) -> Path:
+    """Write a document as JSON, for programs."""
+    from fednag.core.files import write_atomically
+
+    with os_errors(path, "cannot be written", "use --out"):
+        write_atomically(path, json_text(content) + "\n")
+    return path
+
+
+def unless(failed: Sequence[FednagError]) -> None:
     """Raise what went wrong with some of several runs, if anything did."""
     if failed:
-        more = f" (and {len(failed) - 1} more like that)" if len(failed) > 1 else ""
-        raise FednagError(failed[0] + more)
+        raise failed[0].and_more(len(failed) - 1, " like that")
 
 
 def set_fields(given: Sequence[str]) -> dict[str, Any]:
@@ -100,6 +165,16 @@ def blaming(options: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
+def listed(text: str) -> list[str]:
+    """The words between commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def folders_of(runs: Sequence[Run]) -> dict[Path, str]:
+    """The folders of runs, and which run is in each."""
+    return {r.folder: f"{r.label}, seed {r.experiment.seed}" for r in runs if r.folder}
+
+
 def given_seeds(text: str, otherwise: int) -> list[int]:
     """The seeds of --seeds."""
     if not text:
@@ -113,9 +188,3 @@ def given_seeds(text: str, otherwise: int) -> list[int]:
             "--seeds", remedy="write different whole numbers from 0 up, e.g. 0,1,2", given=text
         )
     return seeds
-
-
-def one_voice(quiet: bool, verbose: bool) -> None:
-    """Less and more cannot both be asked for."""
-    if quiet and verbose:
-        raise FednagError("--quiet, --verbose", remedy="give one of them, not both")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fednag.cli import completing
-from fednag.cli.common import console, output, print_json
+from fednag.cli.common import answer, output, table
 from fednag.cli.options import Json, Quiet, written_to
 from fednag.errors import FednagError
 
@@ -24,8 +24,6 @@ def data_list(json: Json = False) -> None:
 
     Example: fednag data list
     """
-    from rich.table import Table
-
     from fednag.data.download import SOURCES, data_folder
     from fednag.data.sets import NAMES
 
@@ -38,15 +36,11 @@ def data_list(json: Json = False) -> None:
         source = SOURCES[name]
         here = all((folder / source.folder / file.name).is_file() for file in source.files)
         states[name] = "here" if here else "missing"
-    if json:
-        print_json({"folder": str(folder), "data": states})
-        return
-    table = Table("name", "files")
+    shown = table(["name", "files"])
     for name, state in states.items():
-        table.add_row(name, f"missing: fednag data get {name}" if state == "missing" else state)
-    terminal = console()
-    terminal.print(table)
-    terminal.print(f"folder: {folder} (set FEDNAG_DATA to use another)", soft_wrap=True)
+        shown.add_row(name, f"missing: fednag data get {name}" if state == "missing" else state)
+    where = f"folder: {folder} (set FEDNAG_DATA to use another)"
+    answer(json, {"folder": str(folder), "data": states}, shown, where)
 
 
 @data_app.command("get")
@@ -58,10 +52,7 @@ def data_get(name: Name, quiet: Quiet = False, json: Json = False) -> None:
     from fednag.data.download import get
 
     folder = get(name, progress=not quiet)
-    if json:
-        print_json({"name": name, "folder": str(folder)})
-    else:
-        print(f"{name} is ready in {folder}")
+    answer(json, {"name": name, "folder": str(folder)}, f"{name} is ready in {folder}")
 
 
 @data_app.command("check")
@@ -73,10 +64,8 @@ def data_check(name: Name, json: Json = False) -> None:
     from fednag.data.download import check
 
     statuses = check(name)
-    if json:
-        print_json({str(path): status for path, status in statuses})
-    for path, status in statuses if not json else ():
-        print(f"{status:8}{path}")
+    lines = (f"{status:8}{path}" for path, status in statuses)
+    answer(json, {str(path): status for path, status in statuses}, *lines)
     bad = [path for path, status in statuses if status != "ok"]
     if bad:
         raise FednagError(bad[0], "not as published", f"run `fednag data get {name}`")
@@ -116,7 +105,7 @@ def data_split(
     from fednag.data.tables import ENDINGS
     from fednag.runs.build import load, split
     from fednag.show.charts import save, split_chart
-    from fednag.show.terminal import notes, paths, split_table
+    from fednag.show.terminal import split_table
 
     options = {
         "workers": workers,
@@ -145,15 +134,8 @@ def data_split(
     folder = output(out)
     title = f"{dataset.name}, {kind}"
     written = save(split_chart(counts, title), folder / f"split-{dataset.name}-{kind}")
-    if json:
-        files = [str(path) for path in written]
-        held = {"held": counts, "classes": list(dataset.words)}
-        print_json({**held, "notes": list(deal.notes), "files": files})
-        return
-    terminal = console()
-    terminal.print(split_table(counts))
-    if len(counts) > 30:
-        terminal.print(f"… and {len(counts) - 30} more workers")
-    terminal.print(f"sizes: {min(deal.sizes)} to {max(deal.sizes)}, {sum(deal.sizes)} in all")
-    notes(terminal, [*dataset.notes, *deal.notes])
-    paths(terminal, written)
+    more = [f"… and {len(counts) - 30} more workers"] if len(counts) > 30 else []
+    sizes = f"sizes: {min(deal.sizes)} to {max(deal.sizes)}, {sum(deal.sizes)} in all"
+    held = {"held": counts, "classes": list(dataset.words)}
+    said = [*dataset.notes, *deal.notes]
+    answer(json, held, split_table(counts), *more, sizes, notes=said, files=written)

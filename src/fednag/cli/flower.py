@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fednag.cli.common import beside, blaming, console, output, print_json, set_fields, usable
+from fednag.cli.common import answer, beside, blaming, output, set_fields, usable
 from fednag.cli.options import Json, Out, Quiet
 from fednag.errors import FednagError, not_installed
 
@@ -55,13 +56,11 @@ def init(
     from fednag.flower.project import write_app
 
     files = write_app(folder, _tables(experiment, silos, set_, None))
-    if json:
-        print_json({"folder": str(folder), "files": [str(path) for path in files]})
-        return
-    terminal = console()
-    terminal.print(f"wrote {folder}: settings are in pyproject.toml", soft_wrap=True)
-    terminal.print(
-        f"next: flwr run {folder} NAME --stream (NAME: a SuperLink; see docs/deployment.md)"
+    answer(
+        json,
+        {"folder": str(folder), "files": [str(path) for path in files]},
+        f"wrote {folder}: settings are in pyproject.toml",
+        f"next: flwr run {folder} NAME --stream (NAME: a SuperLink; see docs/deployment.md)",
     )
 
 
@@ -105,30 +104,24 @@ def up(
     own = {"out": str(usable(out).resolve()), "resume": resume, "bind": NAMED if tls else ""}
     tables = _tables(experiment, silos, set_, own, bool(data))
     deployment = read_run_config(flat(tables))
-    nodes = _nodes(deployment.silos, data, out)
+    nodes = [] if simulation else _nodes(deployment.silos, data, out)
     terminal = beside(json)
     kind = "encrypted, with keys" if tls else "not encrypted; loopback only"
     kind = "simulated by Ray" if simulation else kind
-    written: list[Path] = []
 
     def tell(line: str) -> None:
         if not quiet:
             terminal.print(line, soft_wrap=True, highlight=False)
-        if line.startswith("writing "):
-            written.append(Path(line.removeprefix("writing ")))
-        elif "; wrote " in line:  # all that is said of a run that was over before
-            written.append(Path(line.rpartition("; wrote ")[2]))
 
     tell(f"starting a SuperLink and {deployment.silos} SuperNodes ({kind})")
     try:
         with _signals(), federation(deployment.silos, tls, nodes, simulation) as running:
-            running.submit(tables, tell)
+            folder = running.submit(tables, tell)
     except _Stopped as stopped:
         print("fednag: interrupted, all processes ended; go on with --resume", file=sys.stderr)
         sys.exit(128 + stopped.number)
-    if written:
-        _report(written[-1], json)
-        _forget(written[-1], nodes)
+    _report(folder, json)
+    _forget(folder, nodes)
 
 
 @flower_app.command()
@@ -165,10 +158,7 @@ def keys(
             raise FednagError("--silo", remedy="use letters, digits, '.', '_' and '-'", given=name)
         made += [name, make_node_key(folder / name).name]
     files = [str(folder / name) for name in made]
-    if json:
-        print_json({"files": files})
-    else:
-        console().print("\n".join(f"wrote {file}" for file in files), soft_wrap=True)
+    answer(json, {"files": files}, *(f"wrote {file}" for file in files))
 
 
 def _tables(
@@ -203,10 +193,16 @@ def _tables(
 
 
 def _nodes(silos: int, data: str, out: Path) -> list[dict[str, Any]]:
+    from fednag.flower.signing import make_key
+
     found = []
     for silo in range(silos):
         memory = (out / ".silos" / f"silo-{silo}").resolve()
-        config: dict[str, Any] = {"memory-folder": str(memory)}
+        key = memory.with_name(f"silo-{silo}.key")
+        if not key.exists():
+            memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_key(key)
+        config: dict[str, Any] = {"memory-folder": str(memory), "ledger-key": str(key)}
         if data:
             config["data-folder"] = str(Path(data.replace("{silo}", str(silo))).resolve())
         found.append(config)
@@ -218,19 +214,13 @@ def _report(path: Path, json: bool) -> None:
     from fednag.runs.statistics import ranked
     from fednag.runs.view import RunView
     from fednag.show.charts import curves_chart, save
-    from fednag.show.tables import as_data
-    from fednag.show.terminal import paths, ranking
+    from fednag.show.terminal import ranking
 
     view = RunView.read(RunFolder(path))
     rows = ranked([view])
     made = save(curves_chart([view]), path / "curves")
-    if json:
-        told = {"runs": [str(path)], "files": [str(file) for file in made]}
-        print_json({"rows": [as_data(row) for row in rows], **told, "notes": view.notes})
-        return
-    terminal = console()
-    terminal.print(ranking(rows, "result"))
-    paths(terminal, [path, *made])
+    document = {"rows": [asdict(row) for row in rows], "notes": view.notes}
+    answer(json, document, ranking(rows, "result"), runs={path: ""}, files=made)
 
 
 def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:

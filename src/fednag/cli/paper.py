@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fednag.cli import completing
-from fednag.cli.common import beside, console, one_voice, output, print_json
-from fednag.cli.judging import Judged, judge, show
-from fednag.cli.options import Json, Quiet, Verbose, written_to
+from fednag.cli.common import answer, beside, console, output, print_json, table
+from fednag.cli.options import Json, Telling, grouped, written_to
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fednag.paper.checks import Finding
     from fednag.paper.figure import Figure
 
 paper_app = typer.Typer(
@@ -25,6 +29,12 @@ paper_app = typer.Typer(
 
 PPI = 80  # charts are committed: small ones will do
 COMMITTED = Path("docs/paper")  # the results that come with the repository
+STYLES: Mapping[str, str | None] = {
+    "reproduced": "green",
+    "not reproduced": "red",
+    "undecided": "yellow",
+    "not run": "dim",
+}
 
 ScaleOption = Annotated[
     str,
@@ -37,11 +47,19 @@ ScaleOption = Annotated[
 Experiments = Annotated[
     Path | None, typer.Option(help="Folder of figure files; else those that come with fednag.")
 ]
-Out = Annotated[Path, written_to("Folder for runs, records and charts.")]
-Known = Annotated[
-    Path | None,
-    typer.Option("--known", help="Runs whose records are there count as run, e.g. docs/paper."),
-]
+
+
+@dataclass(frozen=True)
+class Running:
+    """Which figures are run, at which scale, and where."""
+
+    scale: ScaleOption = "smoke"
+    experiments: Experiments = None
+    out: Annotated[Path, written_to("Folder for runs, records and charts.")] = Path("runs/paper")
+    known: Annotated[
+        Path | None,
+        typer.Option("--known", help="Runs whose records are there count as run, e.g. docs/paper."),
+    ] = None
 
 
 @paper_app.command("list")
@@ -52,8 +70,6 @@ def paper_list(
 
     Example: fednag paper list
     """
-    from rich.table import Table
-
     from fednag.paper.figure import read_figures
 
     _known(scale)
@@ -68,30 +84,24 @@ def paper_list(
         }
         for figure in read_figures(experiments).values()
     ]
-    if json:
-        print_json(rows)
-        return
-    table = Table("figure", "what it shows", "in the paper", "series", "seeds", "checks")
+    shown = table(["figure", "what it shows", "in the paper", "series", "seeds", "checks"])
     for row in rows:
         seeds = ",".join(str(seed) for seed in row["seeds"])
         series, checks = str(row["series"]), str(row["checks"])
-        table.add_row(row["figure"], row["title"], row["paper"], series, seeds, checks)
-    console().print(table)
+        shown.add_row(row["figure"], row["title"], row["paper"], series, seeds, checks)
+    answer(json, rows, shown)
 
 
 @paper_app.command("run")
+@grouped
 def paper_run(
+    *,
     figure: Annotated[
         str,
         typer.Argument(help="Its name in `fednag paper list`.", autocompletion=completing.figures),
     ],
-    scale: ScaleOption = "smoke",
-    experiments: Experiments = None,
-    out: Out = Path("runs/paper"),
-    known: Known = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    json: Json = False,
+    running: Running,
+    telling: Telling,
 ) -> None:
     """Run a figure, draw it and judge it; what has been run is not run again.
 
@@ -100,24 +110,16 @@ def paper_run(
     from fednag.paper.figure import pick, read_figures
     from fednag.paper.jobs import missing
 
-    one_voice(quiet, verbose)
-    _known(scale)
-    chosen = pick(read_figures(experiments), figure)
-    if why := missing(chosen, scale):
-        raise FednagError(why)
-    _run([chosen], scale, out, known, quiet, verbose, json)
+    _known(running.scale)
+    chosen = pick(read_figures(running.experiments), figure)
+    if why := missing(chosen, running.scale):
+        raise why
+    _run([chosen], running, telling)
 
 
 @paper_app.command("all")
-def paper_all(
-    scale: ScaleOption = "smoke",
-    experiments: Experiments = None,
-    out: Out = Path("runs/paper"),
-    known: Known = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    json: Json = False,
-) -> None:
+@grouped
+def paper_all(*, running: Running, telling: Telling) -> None:
     """Run every figure whose data are here: the quick ones, then a seed of each, then the rest.
 
     Example: fednag paper all --scale smoke
@@ -125,14 +127,13 @@ def paper_all(
     from fednag.paper.figure import read_figures
     from fednag.paper.jobs import missing
 
-    one_voice(quiet, verbose)
-    _known(scale)
-    figures = list(read_figures(experiments).values())
-    absent = {f.name: why for f in figures if (why := missing(f, scale))}
+    _known(running.scale)
+    figures = list(read_figures(running.experiments).values())
+    absent = {f.name: why for f in figures if (why := missing(f, running.scale))}
     there = [figure for figure in figures if figure.name not in absent]
     if not there:
-        raise FednagError(next(iter(absent.values())))
-    _run(there, scale, out, known, quiet, verbose, json, list(absent.values()))
+        raise next(iter(absent.values()))
+    _run(there, running, telling, [str(why) for why in absent.values()])
 
 
 @paper_app.command("verdict")
@@ -221,20 +222,14 @@ def _known(scale: str) -> None:
 
 
 def _run(
-    figures: Sequence[Figure],
-    scale: str,
-    out: Path,
-    before: Path | None,
-    quiet: bool,
-    verbose: bool,
-    json: bool,
-    remarks: Sequence[str] = (),
+    figures: Sequence[Figure], running: Running, telling: Telling, remarks: Sequence[str] = ()
 ) -> None:
     from fednag.paper.jobs import gather_all, queue, run_queue, waiting
     from fednag.paper.records import known
     from fednag.runs.interrupts import Interrupted, Watch
     from fednag.show.terminal import RunsProgress, count, notes, paths
 
+    scale, out, before = running.scale, running.out, running.known
     if before and not (before / "records").is_dir():
         raise FednagError(
             "--known", "no records there", "give a folder such as docs/paper", given=before
@@ -243,14 +238,17 @@ def _run(
     named = {figure.name: figure for figure in figures}
     jobs = waiting(figures, scale, out, known(before, scale) if before else {})
     terminal = console()
-    told = beside(json)
+    told = beside(telling.json)
     runs = len(queue(figures, scale))
     told.print(f"{count(len(figures), 'figure')}, {count(runs, 'run')}, {len(jobs)} to do")
     stopped, busy = None, 0
     labels = [job.title for job in jobs]
     if jobs:
         try:
-            with Watch() as watch, RunsProgress(told, labels, quiet, verbose) as progress:
+            with (
+                Watch() as watch,
+                RunsProgress(told, labels, telling.quiet, telling.verbose) as progress,
+            ):
                 busy = run_queue(jobs, out, progress.started, watch)
         except Interrupted as caught:
             stopped = caught
@@ -260,7 +258,7 @@ def _run(
     written = gather_all(named, scale, out, out, before)
     written += _draw(figures, scale, out)
     judged = judge(figures, scale, out)
-    if json:
+    if telling.json:
         more = {"notes": [*judged.notes, *remarks], "files": [str(path) for path in written]}
         print_json({**judged.as_data(), "runs": runs, "made": len(jobs) - busy, **more})
     else:
@@ -286,3 +284,88 @@ def _draw(figures: Iterable[Figure], scale: str, place: Path) -> list[Path]:
             written += save(paper_chart(found, columns), folder / figure.name, ["png"], PPI)
             squeeze(written[-1])
     return written
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdicts on figures at a scale."""
+
+    scale: str
+    findings: list[Finding]
+    stale: Mapping[str, int]  # figure -> runs left out
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Of the paper's claims alone."""
+        claims: list[str] = [one.verdict for one in self.findings if not one.check.beyond]
+        return {verdict: claims.count(verdict) for verdict in STYLES}
+
+    @property
+    def answers(self) -> dict[str, int]:
+        """To our own questions."""
+        found = [one.words for one in self.findings if one.check.beyond]
+        return {words: found.count(words) for words in ("yes", "no", "undecided", "not run")}
+
+    @property
+    def notes(self) -> list[str]:
+        said = "smoke runs show that all works; their verdicts say nothing of the paper"
+        left_out = [
+            f"{name}: {number} of its runs were made with other settings and are left out; run it "
+            "again"
+            for name, number in self.stale.items()
+        ]
+        return [said, *left_out] if self.scale == "smoke" else left_out
+
+    def as_data(self) -> dict[str, Any]:
+        verdicts = [
+            {
+                "figure": one.figure,
+                "check": one.check.name,
+                "gist": one.check.gist,
+                "paper": one.check.paper,
+                "ours": one.ours or None,
+                "verdict": one.verdict,
+                "beyond": one.check.beyond,
+                "late": one.check.late,
+                "seeds": one.seeds,
+                "planned": one.planned,
+                "note": one.note,
+                "parts": [asdict(part) for part in one.parts],
+            }
+            for one in self.findings
+        ]
+        counts = {"counts": self.counts, "answers": self.answers}
+        return {"scale": self.scale, **counts, "notes": self.notes, "verdicts": verdicts}
+
+
+def judge(figures: Sequence[Figure], scale: str, place: Path) -> Judged:
+    from fednag.paper.page import findings, records_of
+
+    kept = {figure.name: records_of(figure, scale, place) for figure in figures}
+    found = [one for figure in figures for one in findings(figure, kept[figure.name])]
+    stale = {name: records.stale for name, records in kept.items() if records.stale}
+    return Judged(scale, found, stale)
+
+
+def show(terminal: Console, judged: Judged) -> None:
+    from fednag.show.terminal import notes
+
+    notes(terminal, judged.notes)
+    terminal.print(_verdicts(judged.findings, judged.scale))
+    for whose, counts in (("the paper's claims", judged.counts), ("ours", judged.answers)):
+        if any(counts.values()):
+            words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
+            terminal.print(f"{whose}: {words}")
+
+
+def _verdicts(found: Sequence[Finding], scale: str) -> Table:
+    title = f"verdicts at scale {scale}"
+    made = table(["figure", "check", "the paper", "ours", "verdict"], title=title)
+    for column in made.columns:
+        column.overflow = "fold"
+    for one in found:
+        note = f" ({one.note})" if one.note else ""
+        ours = one.ours or "-"
+        cells = (one.figure, one.check.name + one.marks, one.check.paper, ours, one.words + note)
+        made.add_row(*cells, style=STYLES[one.verdict])
+    return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,33 +9,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fednag.cli.common import (
-    beside,
+    answer,
     blaming,
-    console,
     given_seeds,
-    json_text,
-    one_voice,
-    print_json,
+    listed,
     set_fields,
+    table,
     usable,
+    write_report,
 )
-from fednag.cli.options import Algorithms, Fleet, Json, Out, Quiet, Replays, Seeds, Set, Verbose
-from fednag.cli.timetables import time_text
+from fednag.cli.options import (
+    TARGET,
+    Algorithms,
+    Fleet,
+    Out,
+    Replays,
+    Seeds,
+    Set,
+    Telling,
+    grouped,
+)
+from fednag.cli.running import training
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fednag.planning import Advice
 
 
+@grouped
 def time_plan(
+    *,
     experiment: Annotated[
         Path | None, typer.Argument(help="TOML file; without one: the embedded digits.")
     ] = None,
-    fleet: Fleet = ...,  # type: ignore[assignment]
-    target: Annotated[
-        str,
-        typer.Option("--target", help="Accuracy to reach, e.g. 0.9, or another measure: f1=0.9."),
-    ] = ...,  # type: ignore[assignment]
+    fleet: Fleet,
+    target: Annotated[str, TARGET],
     taus: Annotated[
         str, typer.Option("--taus", "--tau", help="Values of tau to try, e.g. 1,5,20.")
     ] = "1,5,10,20,40,80",
@@ -54,9 +63,7 @@ def time_plan(
     ] = None,
     set_: Set = [],  # noqa: B006
     out: Out = Path("runs"),
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    json: Json = False,
+    telling: Telling,
 ) -> None:
     """Recommend the tau and method that reach a target soonest on a fleet, with the curve.
 
@@ -65,36 +72,33 @@ def time_plan(
 
     Example: fednag time plan --fleet silos-wan --target 0.95 --taus 1,5,10,20,40,80 --gammas 0.9
     """
+    from rich.text import Text
+
     from fednag.cli.time import remarks
     from fednag.config import override, read
-    from fednag.devices.executor import notes_on
     from fednag.devices.fleet import load_fleet
     from fednag.planning import DIGITS, METHODS, candidates, plan, plan_name
-    from fednag.runs.interrupts import Interrupted, Watch
-    from fednag.show.terminal import RunsProgress
 
-    one_voice(quiet, verbose)
     where = load_fleet(fleet)
     changes = set_fields(set_)
     options = dict.fromkeys(changes, "--set")
     if iterations is not None:
         changes["training.iterations"], options["training.iterations"] = iterations, "--iterations"
     raw = override(read(experiment) if experiment else DIGITS, changes)
-    listed = raw.pop("algorithms", [])
-    names = [name.strip() for name in algorithms.split(",") if name.strip()]
-    if not isinstance(listed, list):
+    own = raw.pop("algorithms", [])
+    if not isinstance(own, list):
         raise FednagError(
             "algorithms", remedy='write a list, e.g. ["fednag", "fedavg"]', source=experiment
         )
-    own_names = [entry.get("name") if isinstance(entry, dict) else entry for entry in listed]
-    names = names or [name for name in own_names if isinstance(name, str)] or list(METHODS)
-    table = raw.get("algorithm")
-    own = table.get("momentum", 0.9) if isinstance(table, dict) else 0.9
+    own_names = [entry.get("name") if isinstance(entry, dict) else entry for entry in own]
+    names = listed(algorithms) or [name for name in own_names if isinstance(name, str)]
+    numbers = raw.get("algorithm")
+    gamma = numbers.get("momentum", 0.9) if isinstance(numbers, dict) else 0.9
     chosen: dict[str, Any] = {
-        "methods": names,
+        "methods": names or list(METHODS),
         "taus": _numbers(taus, "--taus", "whole numbers from 1 up, e.g. 1,5,20", int, 1),
         "gammas": _numbers(gammas, "--gammas", "numbers from 0 up, e.g. 0.5,0.9", float, 0)
-        or [own],
+        or [gamma],
         "seeds": given_seeds(seeds, raw.get("seed", 0)),
     }
     if gammas:
@@ -103,29 +107,27 @@ def time_plan(
     with blaming(options):
         labels = [label for label, *_ in candidates(raw, target=target, source=source, **chosen)]
     usable(out)
-    try:
-        with Watch() as watch, RunsProgress(beside(json), labels, quiet, verbose) as progress:
-            advice = plan(
-                where,
-                target,
-                experiment=raw,
-                replays=replays,
-                out=out,
-                started=progress.started,
-                watch=watch,
-                **chosen,
-            )
-    except Interrupted as stopped:
-        print(f"fednag: {stopped}, or all by repeating the command", file=sys.stderr)
-        sys.exit(128 + stopped.number)
-    workers = max(run.workload.workers for run in advice.runs)
-    said = [*notes_on(where, workers), *remarks(_merged(advice.runs), where)]
-    report = _report(advice)
-    written = _write(advice, report, out / plan_name(raw))
-    if json:
-        print_json({**report, "notes": said, "files": [str(path) for path in written]})
-    else:
-        _tell(advice, said, written)
+    with training(labels, telling, ", or all by repeating the command") as (started, watch):
+        advice = plan(
+            where,
+            target,
+            experiment=raw,
+            replays=replays,
+            out=out,
+            started=started,
+            watch=watch,
+            **chosen,
+        )
+    document = _document(advice)
+    style = "bold" if advice.best else "red"
+    answer(
+        telling.json,
+        document,
+        _table(advice),
+        *(Text(sentence, style) for sentence in advice.sentences),
+        notes=remarks(_merged(advice.runs), where),
+        files=_write(advice, document, out / plan_name(raw)),
+    )
 
 
 def _numbers(text: str, option: str, wish: str, kind: Any, least: float) -> list[Any]:
@@ -140,10 +142,9 @@ def _numbers(text: str, option: str, wish: str, kind: Any, least: float) -> list
     return found
 
 
-def _report(advice: Advice) -> dict[str, Any]:
-    fleet = advice.fleet
+def _document(advice: Advice) -> dict[str, Any]:
     return {
-        "fleet": {"name": fleet.name, "synthetic": fleet.synthetic, "digest": fleet.digest},
+        "fleet": advice.fleet.as_data(),
         "target": asdict(advice.target),
         "replays": advice.replays,
         "advice": advice.sentences,
@@ -152,51 +153,26 @@ def _report(advice: Advice) -> dict[str, Any]:
     }
 
 
-def _tell(advice: Advice, said: list[str], written: list[Path]) -> None:
-    from rich.table import Table
+def _table(advice: Advice) -> Table:
+    from fednag.cli.time import time_cells
 
-    from fednag.devices.times import duration
-    from fednag.show.terminal import notes, paths
-
-    terminal, best, fleet = console(), advice.best, advice.fleet
-    table = Table(
-        title=f"expected time to {advice.target.words} on {fleet.title}",
-        title_justify="left",
-    )
-    table.add_column("method", no_wrap=True)
-    for heading in ("tau", "time", "iterations", "rounds", "a round"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("remark")
+    title = f"expected time to {advice.target.words} on {advice.fleet.title}"
+    numbers = ["tau", "time", "iterations", "rounds", "a round"]
+    made = table(["method"], numbers, ["remark"], title, whole=True)
     for point in advice.points:
-        row = point.row
-        own = advice.best_of(point.method)
-        remark = "least of all" if point is best else "its least" if point is own else ""
-        if row.seconds is None:
-            part = f"{row.reached} of {row.runs} runs reach it" if row.reached else "never"
-            remark = part + ("" if row.best is None else f"; best {row.best:.4g}")
-        table.add_row(
-            point.method,
-            str(point.tau),
-            time_text(row.seconds, row.deviation),
-            "-" if row.iterations is None else f"{row.iterations:,.0f}",
-            "-" if row.rounds is None else f"{row.rounds:,.1f}",
-            duration(row.per_round),
-            remark,
-            style="bold" if point is best else "red" if row.seconds is None else None,
-        )
-    terminal.print(table)
-    for sentence in advice.sentences:
-        terminal.print(sentence, style="bold" if best else "red", soft_wrap=True, highlight=False)
-    notes(terminal, said)
-    paths(terminal, written)
+        row, best = point.row, point is advice.best
+        least = "its least" if point is advice.best_of(point.method) else ""
+        remark = "least of all" if best else row.missed("reach") or least
+        style = "bold" if best else "red" if row.seconds is None else None
+        made.add_row(point.method, str(point.tau), *time_cells(row), remark, style=style)
+    return made
 
 
-def _write(advice: Advice, report: dict[str, Any], folder: Path) -> list[Path]:
-    from fednag.core.files import write_atomically
+def _write(advice: Advice, document: dict[str, Any], folder: Path) -> list[Path]:
     from fednag.show.charts import plan_chart, save
+    from fednag.show.terminal import count
 
-    best, fleet = advice.best, advice.fleet
-    written: list[Path] = []
+    stem = folder / f"plan-{advice.fleet.name}"
     drawn = [
         {
             "method": p.method,
@@ -204,28 +180,21 @@ def _write(advice: Advice, report: dict[str, Any], folder: Path) -> list[Path]:
             "seconds": p.row.seconds,
             "low": max(p.row.seconds - (p.row.deviation or 0.0), p.row.seconds / 10),
             "high": p.row.seconds + (p.row.deviation or 0.0),
-            "best": p is best,
+            "best": p is advice.best,
         }
         for p in advice.points
         if p.row.seconds is not None
     ]
-    stem = f"plan-{fleet.name}"
+    written: list[Path] = []
     if drawn:
-        seeds = len({run.seed for run in advice.runs})
-        counts = [_several(seeds, "seed"), _several(advice.replays, "replay")]
-        title = f"{fleet.title}; {', '.join(counts)}; ring: least of all"
+        counts = count(len({run.seed for run in advice.runs}), "seed")
+        title = f"{advice.fleet.title}; {counts}, {count(advice.replays, 'replay')}"
+        title += "; ring: least of all"
         never = dict.fromkeys(p.method for p in advice.points if advice.best_of(p.method) is None)
         if never:
             title += f"; never there: {', '.join(never)}"
-        chart = plan_chart(drawn, title, advice.target.words)
-        written = save(chart, folder / stem)
-    path = folder / f"{stem}.json"
-    write_atomically(path, json_text(report) + "\n")
-    return [*written, path]
-
-
-def _several(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+        written = save(plan_chart(drawn, title, advice.target.words), stem)
+    return [*written, write_report(stem.with_name(f"{stem.name}.json"), document)]
 
 
 def _merged(runs: list[Any]) -> list[Any]:

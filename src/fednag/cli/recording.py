@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import beside, blaming, console, print_json, set_fields, usable
+from fednag.cli.common import (
+    answer,
+    beside,
+    blaming,
+    console,
+    print_json,
+    set_fields,
+    table,
+    usable,
+)
 from fednag.cli.options import Json, Set, written_to
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 RECORDED: dict[str, Any] = {"name": "record", "data": {"name": "digits"}, "model": {"name": "cnn"}}
 
@@ -47,7 +59,6 @@ def time_record(
     from fednag.config import override, parse, read
     from fednag.devices.transfers import Peer
     from fednag.runs.build import Builder
-    from fednag.show.terminal import notes, paths
 
     source = str(experiment) if experiment else "fednag time record"
     changes = set_fields(set_)
@@ -62,8 +73,8 @@ def time_record(
     with Peer.at(host) as peer:
         with terminal.status("preparing"):
             _, plan, _ = Builder().plan(parsed)
-            table = reference(plan, parsed)
-        with terminal.status(f"{iterations} iterations of {table['model']}"):
+            sampled_on = reference(plan, parsed)
+        with terminal.status(f"{iterations} iterations of {sampled_on['model']}"):
             samples = iteration_samples(plan, device, iterations)
         size = plan.problem.initial.nbytes
         with terminal.status(f"transfers of {size / 1e3:.0f} kB to {2 * size / 1e3:.0f} kB"):
@@ -71,20 +82,15 @@ def time_record(
         with terminal.status("aggregations"):
             samples += aggregation_samples(plan, 10)
         where = peer.words
-    path = add_device(out, device, table, samples, where)
-    rows = _rows(samples, table["flops"])
-    said = [f"transfers were {where}", "iterations ran on one thread, one at a time"]
-    written = [path, path.with_name("samples.csv")]
-    if json:
-        files = [str(file) for file in written]
-        print_json(
-            {"device": device, "reference": table, "rows": rows, "notes": said} | {"files": files}
-        )
-        return
-    terminal = console()
-    terminal.print(_table(rows))
-    notes(terminal, said)
-    paths(terminal, written)
+    path = add_device(out, device, sampled_on, samples, where)
+    rows = _rows(samples, sampled_on["flops"])
+    answer(
+        json,
+        {"device": device, "reference": sampled_on, "rows": rows},
+        _table(rows),
+        notes=[f"transfers were {where}", "iterations ran on one thread, one at a time"],
+        files=[path, path.with_name("samples.csv")],
+    )
 
 
 def _rows(samples: list[Any], flops: float) -> list[dict[str, Any]]:
@@ -109,10 +115,8 @@ def _rows(samples: list[Any], flops: float) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(rows: list[dict[str, Any]]) -> Any:
-    from rich.table import Table
-
-    table = Table("sampled", "samples", "bytes", "mean seconds", "deviation", "rate")
+def _table(rows: list[dict[str, Any]]) -> Table:
+    made = table(["sampled", "samples", "bytes", "mean seconds", "deviation", "rate"])
     for row in rows:
         spread = "-" if row["deviation"] is None else f"{row['deviation']:.3g}"
         rate = "-"
@@ -122,8 +126,8 @@ def _table(rows: list[dict[str, Any]]) -> Any:
             rate = f"{row['mbit']:,.4g} Mbit/s"
         size = "-" if row["bytes"] is None else f"{row['bytes']:,}"
         numbers = (str(row["samples"]), size, f"{row['seconds']:.4g}", spread, rate)
-        table.add_row(row["sampled"], *numbers)
-    return table
+        made.add_row(row["sampled"], *numbers)
+    return made
 
 
 def time_listen(

@@ -1,13 +1,15 @@
-"""``fednag show`` and ``fednag report``: what came of runs that have been written."""
+"""What came of runs that have been written: ``fednag show``, ``report`` and ``export``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import console, print_json, unless
+from fednag.cli.common import answer, unless
 from fednag.cli.options import Fleet, Json, Loss, Runs, Target, written_to
 from fednag.errors import FednagError
 
@@ -26,14 +28,11 @@ def show(
 
     Example: fednag show runs/digits --target 0.8
     """
-    from dataclasses import asdict, replace
-
     from fednag.runs.labels import distinguished
     from fednag.runs.statistics import ranked
     from fednag.runs.targets import given_target, settled
     from fednag.show.document import caveats
-    from fednag.show.tables import as_data
-    from fednag.show.terminal import notes, ranking
+    from fednag.show.terminal import ranking
 
     asked = given_target(target, loss)
     views, failed = read_runs(runs)
@@ -48,21 +47,15 @@ def show(
         rows, origins = ranked(kept, asked), {}
         said += caveats(kept)
         title = f"{len(rows)} methods in {len(kept)} runs, best first, by final accuracy"
-    if json:
-        plain = [as_data(row) for row in rows]
-        if each:
-            plain = [
-                {"folder": row.label, **data, "label": origins[row.label][0]}
-                | {"seed": origins[row.label][1]}
-                for row, data in zip(rows, plain, strict=True)
-            ]
-        told = {"target": asdict(asked) if asked else None, "notes": said, "failed": failed}
-        print_json({"rows": plain, **told})
-    else:
-        terminal = console()
-        terminal.print(ranking(rows, title, origins, asked))
-        notes(terminal, said)
-    unless(failed)
+    plain = [asdict(row) for row in rows]
+    if each:
+        plain = [
+            {"folder": row.label, **data}
+            | dict(zip(("label", "seed"), origins[row.label], strict=True))
+            for row, data in zip(rows, plain, strict=True)
+        ]
+    document = {"rows": plain, "target": asdict(asked) if asked else None}
+    answer(json, document, ranking(rows, title, origins, asked), notes=said, failed=failed)
 
 
 def report(
@@ -93,27 +86,88 @@ def report(
     asked = settled(asked, views)
     times = recorded_times(views)
     if fleet:
-        from fednag.cli.replaying import replayed
-
-        views, times = replayed(views, fleet)
+        views, times = _replayed(views, fleet)
     page = document(views, asked, title, bounds(views), times)
     path = write_page(page, out)
-    if json:
-        told = {"files": [str(path)], "notes": page["notes"], "failed": failed}
-        print_json({"rows": page["ranking"], "sentence": page["sentence"], **told})
-    else:
-        terminal = console()
-        terminal.print(page["sentence"], soft_wrap=True, highlight=False)
-        terminal.print(f"wrote {path}", soft_wrap=True, highlight=False)
-    unless(failed)
+    told = {"rows": page["ranking"], "sentence": page["sentence"], "notes": page["notes"]}
+    lines = page["sentence"], f"wrote {path}"
+    answer(json, {**told, "files": [str(path)]}, *lines, failed=failed)
 
 
-def read_runs(runs: list[Path]) -> tuple[list[RunView], list[str]]:
+def _replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list[dict[str, Any]]]:
+    """(the runs, their records with seconds on the fleet's clock; where the time goes)."""
+    import numpy as np
+
+    from fednag.clock.runs import replay_runs, timed_run, where_time_goes
+    from fednag.devices.fleet import load_fleet
+    from fednag.runs.labels import distinguished
+    from fednag.show.document import time_table
+
+    where = load_fleet(fleet)
+    kept, _ = distinguished(views)
+    timed = replay_runs([timed_run(view) for view in kept if len(view.records) > 1], where)
+    ends = {one.run.folder: np.mean([p.ends for p in one.replays], axis=0) for one in timed}
+    clocked = []
+    for view in views:
+        known = ends.get(view.folder) if view.folder else None
+        if known is not None:
+            records = [replace(r, clock=float(known[r.round])) for r in view.records]
+            view = replace(view, records=records)
+        clocked.append(view)
+    count = max(len(one.replays) for one in timed)
+    title = f"{where.title}, {count} replay{'s' * (count > 1)} of each run"
+    return clocked, [time_table(title, [asdict(p) for p in where_time_goes(timed, where)])]
+
+
+def read_runs(runs: list[Path]) -> tuple[list[RunView], list[FednagError]]:
     from fednag.runs.folder import find_runs
-    from fednag.runs.view import read_views
+    from fednag.runs.view import RunView, read_all
 
-    views, failed = read_views(find_runs(runs))
+    found, failed = read_all(find_runs(runs), RunView.read)
+    views = [view for view in found if view.records]
     if not views:
         unless(failed)
         raise FednagError(runs[0], "its runs have no records yet", "wait for the first round")
     return views, failed
+
+
+export_app = typer.Typer(
+    no_args_is_help=True, help="Runs for other tools: TensorBoard, MLflow (extras of their names)."
+)
+
+
+@export_app.command()
+def tensorboard(
+    runs: Runs,
+    out: Annotated[Path, written_to("Folder the events are written to.")] = Path("tensorboard"),
+    json: Json = False,
+) -> None:
+    """Write runs as TensorBoard's event files; then `tensorboard --logdir tensorboard`.
+
+    Example: fednag export tensorboard runs/digits
+    """
+    from fednag.show.trackers import write_tensorboard
+
+    views, failed = read_runs(runs)
+    folders = [str(folder) for folder in write_tensorboard(views, out)]
+    said = f"wrote {len(folders)} runs; see them with `tensorboard --logdir {out}`"
+    answer(json, {"folders": folders}, said, failed=failed)
+
+
+@export_app.command()
+def mlflow(
+    runs: Runs,
+    uri: Annotated[
+        str, typer.Option(help="MLflow's store: a server's address, or a database.")
+    ] = "sqlite:///mlflow.db",
+    json: Json = False,
+) -> None:
+    """Write runs to an MLflow store: settings, curves, how they ended.
+
+    Example: fednag export mlflow runs/digits --uri http://127.0.0.1:5000
+    """
+    from fednag.show.trackers import write_mlflow
+
+    views, failed = read_runs(runs)
+    written = write_mlflow(views, uri)
+    answer(json, {"runs": written}, f"wrote {len(written)} runs to {uri}", failed=failed)

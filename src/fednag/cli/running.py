@@ -3,94 +3,102 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fednag.cli.common import beside, console, one_voice, print_json, usable
+from fednag.cli.common import answer, beside, folders_of, unless, usable
+from fednag.cli.options import Making, Telling
 
 if TYPE_CHECKING:
     from fednag.api import Started
     from fednag.config import Experiment
     from fednag.core.algorithm import Algorithm
+    from fednag.errors import FednagError
     from fednag.results import Run
     from fednag.runs.interrupts import Watch
 
 
+@contextmanager
+def training(
+    labels: Sequence[str], telling: Telling, again: str = ""
+) -> Iterator[tuple[Started, Watch]]:
+    """Progress and signals while runs are made; ``again`` says how all go on, once interrupted."""
+    from fednag.runs.interrupts import Interrupted, Watch
+    from fednag.show.terminal import RunsProgress
+
+    terminal = beside(telling.json)
+    try:
+        with (
+            Watch() as watch,
+            RunsProgress(terminal, labels, telling.quiet, telling.verbose) as progress,
+        ):
+            yield progress.started, watch
+    except Interrupted as stopped:
+        print(f"fednag: {stopped}{again}", file=sys.stderr)
+        sys.exit(128 + stopped.number)
+
+
 def run_and_report(
     experiments: list[tuple[str, Experiment, Algorithm | None]],
-    out: Path,
-    resume: bool,
-    quiet: bool,
+    making: Making,
+    telling: Telling,
     chart: str | None,
     remarks: Sequence[str] = (),
-    verbose: bool = False,
-    json: bool = False,
 ) -> None:
     from fednag.api import run_all
 
-    usable(out)
+    usable(making.out)
     report(
         [label for label, _, _ in experiments],
         lambda started, watch: run_all(
-            experiments, out=out, started=started, resume=resume, watch=watch
+            experiments, out=making.out, started=started, resume=making.resume, watch=watch
         ),
-        quiet,
+        telling,
         chart,
         remarks,
-        verbose=verbose,
-        json=json,
     )
 
 
 def report(
     labels: Sequence[str],
     work: Callable[[Started, Watch], list[Run]],
-    quiet: bool,
+    telling: Telling,
     chart: str | None,
     remarks: Sequence[str] = (),
     again: str = " with --resume",
-    verbose: bool = False,
-    json: bool = False,
-    failed: Sequence[str] = (),
+    failed: Sequence[FednagError] = (),
 ) -> None:
     """Do the work with progress, then a table, a chart and a page of what came of it."""
-    from fednag.runs.interrupts import Interrupted, Watch
     from fednag.runs.statistics import ranked
     from fednag.show.charts import PICTURES, curves_chart, save
     from fednag.show.document import document, write_page
-    from fednag.show.tables import as_data
-    from fednag.show.terminal import RunsProgress, notes, paths, ranking
+    from fednag.show.terminal import ranking
 
-    one_voice(quiet, verbose)
-    terminal = console()
-    try:
-        with Watch() as watch, RunsProgress(beside(json), labels, quiet, verbose) as progress:
-            runs = work(progress.started, watch)
-    except Interrupted as stopped:
-        more = f", or all runs by repeating the command{again}" if len(labels) > 1 else ""
-        print(f"fednag: {stopped}{more}", file=sys.stderr)
-        sys.exit(128 + stopped.number)
+    more = f", or all runs by repeating the command{again}" if len(labels) > 1 else ""
+    with training(labels, telling, more) as (started, watch):
+        runs = work(started, watch)
     if not runs:
+        unless(failed)
         return
-    views = [run.view for run in runs]
+    views, folders = [run.view for run in runs], folders_of(runs)
     rows = ranked(views)
-    said = [*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)]
-    if not json:
-        terminal.print(
-            ranking(rows, "best first, by final accuracy" if len(runs) > 1 else "result")
-        )
-        notes(terminal, said)
-    written = [run.folder for run in runs if run.folder]
-    stem = written[0] / "curves" if chart is None else written[0].parent / chart
-    made = save(curves_chart(views), stem, PICTURES)
-    made.append(write_page(document(views), stem.with_name(f"{stem.name}.html")))
-    if json:
-        folders = [str(run.folder) for run in runs if run.folder]
-        files = [str(path) for path in made]
-        told = {"runs": folders, "files": files, "notes": said, "failed": failed}
-        print_json({"rows": [as_data(row) for row in rows], **told})
-    else:
-        several = len({run.experiment.seed for run in runs}) > 1
-        named = {r.folder: f"{r.label}, seed {r.experiment.seed}" for r in runs if r.folder}
-        paths(terminal, [*written, *made], named if several else None)
+    several = len({run.experiment.seed for run in runs}) > 1
+
+    def drawn() -> list[Path]:
+        first = next(iter(folders))
+        stem = first / "curves" if chart is None else first.parent / chart
+        made = save(curves_chart(views), stem, PICTURES)
+        return [*made, write_page(document(views), stem.with_name(f"{stem.name}.html"))]
+
+    answer(
+        telling.json,
+        {"rows": [asdict(row) for row in rows]},
+        ranking(rows, "best first, by final accuracy" if len(runs) > 1 else "result"),
+        notes=[*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)],
+        runs=folders if several else dict.fromkeys(folders, ""),
+        files=drawn,
+        failed=failed,
+    )

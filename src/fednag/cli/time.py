@@ -12,17 +12,17 @@ import typer
 from typer.core import TyperGroup
 
 from fednag.cli import completing
-from fednag.cli.common import console, json_text, output, print_json, unless
-from fednag.cli.fleets import time_fleets
+from fednag.cli.common import answer, console, output, table, unless, write_report
 from fednag.cli.options import Fleet as FleetOption
 from fednag.cli.options import Json, Loss, Replays, Runs, written_to
 from fednag.cli.options import Target as TargetOption
 from fednag.cli.planning import time_plan
 from fednag.cli.recording import time_listen, time_record
-from fednag.cli.timetables import parts_table, reductions_table, times_table
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fednag.clock.runs import Part, Row, Timed, TimedRun
     from fednag.devices.fleet import Fleet
     from fednag.devices.workload import Workload
@@ -79,20 +79,25 @@ def time_replay(
 
     Example: fednag time runs/digits --fleet paper-edge --target 0.9
     """
-    from fednag.clock.runs import common_target, replay_runs, times_to_target, where_time_goes
-    from fednag.devices.executor import notes_on
+    from fednag.clock.runs import (
+        common_target,
+        read_run,
+        replay_runs,
+        times_to_target,
+        where_time_goes,
+    )
     from fednag.devices.fleet import load_fleet
     from fednag.runs.folder import find_runs
     from fednag.runs.labels import distinguished
     from fednag.runs.targets import given_target, settled
-    from fednag.show.terminal import notes, paths
+    from fednag.runs.view import read_all
 
     where = load_fleet(fleet, checked_sampling(sampling))
     asked = given_target(target, loss)
     if flops is not None and not 0 < flops < float("inf"):
         raise FednagError("--flops", remedy="give a number above 0", given=f"{flops:g}")
-    failed: list[str] = []
-    found, said = distinguished(_read(find_runs(runs), flops, failed))
+    read, failed = read_all(find_runs(runs), lambda folder: read_run(folder, flops))
+    found, said = distinguished(read)
     if not found:
         unless(failed)
     asked = settled(asked, found)
@@ -112,23 +117,14 @@ def time_replay(
     shown = [one for one in timed if one.run.label in order[:MOST_SHOWN]]
     shown.sort(key=lambda one: order.index(one.run.label))
     parts = where_time_goes(shown, where)
-    said += [*notes_on(where, max(run.workload.workers for run in found)), *remarks(found, where)]
+    said += remarks(found, where)
     if len(order) > MOST_SHOWN:
         said.append(f"where the time goes is shown for the {MOST_SHOWN} fastest")
     report = _report(timed, rows, parts, where, asked)
     written = _write(folder, report, timed, parts, where, asked)
-    if json:
-        files = [str(path) for path in written]
-        print_json({**report, "notes": said, "files": files, "failed": failed})
-    else:
-        terminal = console()
-        terminal.print(times_table(rows, asked.words, where, report["replays"]))
-        if len(rows) > 1:
-            terminal.print(reductions_table(rows))
-        terminal.print(parts_table(parts))
-        notes(terminal, said)
-        paths(terminal, written)
-    unless(failed)
+    shown_tables = [times_table(rows, asked.words, where, report["replays"])]
+    shown_tables += [reductions_table(rows)] * (len(rows) > 1) + [parts_table(parts)]
+    answer(json, report, *shown_tables, notes=said, files=written, failed=failed)
 
 
 def checked_sampling(text: str) -> str | None:
@@ -145,23 +141,12 @@ def checked_sampling(text: str) -> str | None:
     return text or None
 
 
-def _read(folders: list[Any], flops: float | None, failed: list[str]) -> list[TimedRun]:
-    from fednag.clock.runs import read_run
-
-    found = []
-    for folder in folders:
-        try:
-            found.append(read_run(folder, flops))
-        except FednagError as error:
-            failed.append(str(error))
-    return found
-
-
 def remarks(runs: list[TimedRun], fleet: Fleet) -> list[str]:
     """What a reader of the times must know."""
+    from fednag.devices.executor import notes_on
     from fednag.devices.times import duration
 
-    notes = []
+    notes = notes_on(fleet, max(run.workload.workers for run in runs))
     loads = {run.label: run.workload for run in runs}
     counted = sorted({f"{w.gradients * w.width(0) * w.flops:.3g}" for w in loads.values()})
     references = dict.fromkeys(device.compute.reference for device in fleet.devices)
@@ -215,7 +200,7 @@ def _report(
         for row in rows
     }
     return {
-        "fleet": {"name": fleet.name, "synthetic": fleet.synthetic, "digest": fleet.digest},
+        "fleet": fleet.as_data(),
         "target": asdict(target),
         "replays": max(len(one.replays) for one in timed),
         "methods": [asdict(row) for row in rows],
@@ -233,8 +218,8 @@ def _write(
     target: Target,
 ) -> list[Path]:
     from fednag.clock.runs import KEYS, curve_rows
-    from fednag.core.files import write_atomically
     from fednag.show.charts import save, time_chart
+    from fednag.show.terminal import count
 
     shares = [
         {"method": p.label, "device": p.device, "part": key, "seconds": getattr(p, key), "order": i}
@@ -242,21 +227,120 @@ def _write(
         for i, key in enumerate(KEYS)
     ]
     seeds, times = len({one.run.seed for one in timed}), report["replays"]
-    title = f"{fleet.title}; {seeds} seed{'s' * (seeds > 1)}, {times} replay{'s' * (times > 1)}"
+    title = f"{fleet.title}; {count(seeds, 'seed')}, {count(times, 'replay')}"
     if seeds * times > 1:
         title += "; band: ± one standard deviation"
     curves = curve_rows(timed, target.measure)
     chart = time_chart(curves, shares, title, target.measure, target.value)
     written = save(chart, folder / f"time-{fleet.name}")
-    path = folder / f"time-{fleet.name}.json"
-    try:
-        write_atomically(path, json_text(report) + "\n")
-    except OSError as error:
-        raise FednagError(path, f"cannot be written ({error.strerror})", "use --out") from error
-    return [*written, path]
+    return [*written, write_report(folder / f"time-{fleet.name}.json", report)]
 
 
-time_app.command("fleets")(time_fleets)
+def times_table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Table:
+    times = "once" if replays == 1 else f"{replays} times"
+    # Bytes are a worker's in one round, beside totals: the heading has to say so.
+    each = "\na worker\nand round"
+    numbers = ["time", "iterations", "rounds", "a round", f"kB down{each}", f"kB up{each}"]
+    last = ["target"] if any(row.seconds is None for row in rows) else []
+    title = f"time to {words} on {fleet.title}, replayed {times}"
+    made = table(["method"], numbers, last, title, whole=True)
+    for row in rows:
+        label = row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)"
+        sent = f"{row.down / 1e3:,.1f}", f"{row.up / 1e3:,.1f}"
+        said = [row.missed("reached") or "reached"] * len(last)
+        style = None if row.seconds is not None else "red"
+        made.add_row(label, *time_cells(row), *sent, *said, style=style)
+    return made
+
+
+def time_cells(row: Row) -> list[str]:
+    """A method's time to the target, iterations, rounds, and the time of one."""
+    from fednag.devices.times import duration
+
+    return [
+        duration(row.seconds, row.deviation),
+        "-" if row.iterations is None else f"{row.iterations:,.0f}",
+        "-" if row.rounds is None else f"{row.rounds:,.1f}",
+        duration(row.per_round),
+    ]
+
+
+def reductions_table(rows: list[Row], most: int = 8) -> Table:
+    """Who saves how much of whose time; of many methods, only the fastest one does."""
+
+    def part(one: Row, rival: Row) -> str:
+        saved = None if rival is one else one.less_than(rival)
+        return "-" if saved is None else f"{saved:.1%}"
+
+    if len(rows) > most:
+        made = table(["rival", f"time saved by {rows[0].label}"])
+        for rival in rows[1:]:
+            made.add_row(rival.label, part(rows[0], rival))
+        return made
+    title = "time saved against each rival (negative: it takes longer)"
+    made = table(["method"], [f"vs {rival.label}" for rival in rows], title=title)
+    for row in rows:
+        made.add_row(row.label, *(part(row, rival) for rival in rows))
+    return made
+
+
+def parts_table(parts: list[Part]) -> Table:
+    from fednag.clock.runs import KEYS
+    from fednag.devices.times import duration
+
+    title = "where the time of an average round goes"
+    made = table(["method", "device"], KEYS, title=title)
+    before = ""
+    for part in parts:
+        numbers = [getattr(part, key) for key in KEYS]
+        total = sum(numbers) or 1.0
+        shown = [f"{duration(number)} ({number / total:.0%})" for number in numbers]
+        made.add_row("" if part.label == before else part.label, part.device, *shown)
+        before = part.label
+    return made
+
+
+@time_app.command("fleets")
+def time_fleets(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="One to show; all are listed without.", autocompletion=completing.fleets
+        ),
+    ] = "",
+    copy: Annotated[
+        Path | None, typer.Option(help="Write the shipped fleet there, to be edited.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the fleets that come with fednag, show one, or copy one to edit it.
+
+    Example: fednag time fleets paper-edge --copy my-fleet.toml
+    """
+    from tomllib import loads
+
+    from fednag.devices.files import copy_fleet, read_fleet, shipped
+    from fednag.devices.fleet import load_fleet
+
+    if copy is not None:
+        answer(json, {}, files=[copy_fleet(name, copy)])
+        return
+    if name:
+        load_fleet(name)
+        text = read_fleet(name).text
+        answer(json, loads(text), text.rstrip())
+        return
+    rows: list[dict[str, Any]] = []
+    made = table(["name", "devices", "comes and goes", "what it is"])
+    for fleet in map(load_fleet, shipped()):
+        about = f"{'synthetic: ' if fleet.synthetic else ''}{fleet.about}"
+        count, comes = len(fleet.devices), fleet.comes_and_goes
+        made.add_row(fleet.name, str(count), "yes" if comes else "no", about)
+        row = {"name": fleet.name, "devices": count, "comes_and_goes": comes}
+        rows.append({**row, "synthetic": fleet.synthetic, "about": fleet.about})
+    answer(json, rows, made)
+
+
 time_app.command("record")(time_record)
 time_app.command("listen")(time_listen)
 time_app.command("plan")(time_plan)

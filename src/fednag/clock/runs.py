@@ -19,6 +19,7 @@ from fednag.devices.workload import Stage, Workload, from_facts, stages_of
 from fednag.errors import FednagError
 from fednag.problems.flops import named_flops
 from fednag.runs.folder import RunFolder
+from fednag.runs.labels import grouped
 from fednag.runs.statistics import Spread, arrivals, average
 from fednag.runs.targets import Target, given_target
 from fednag.runs.targets import common_target as shared
@@ -40,16 +41,17 @@ class TimedRun(RunView):
 def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
     """A run's records and workload; ``flops`` a sample, where they cannot be told.
 
-    >>> import tempfile
-    >>> import fednag
-    >>> from fednag.clock import read_run
-    >>> from fednag.runs.folder import RunFolder
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
-    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
-    >>> runs[0].label, runs[0].rounds, runs[0].workload.tau
-    ('fednag', 2, 5)
+        >>> import tempfile
+        >>> import fednag
+        >>> from fednag.clock import read_run
+        >>> from fednag.runs.folder import RunFolder
+    from fednag.runs.labels import grouped
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+        ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
+        ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+        >>> runs[0].label, runs[0].rounds, runs[0].workload.tau
+        ('fednag', 2, 5)
     """
     return timed_run(RunView.read(folder), flops)
 
@@ -180,6 +182,13 @@ class Row:
     down: int  # bytes one worker gets in a round
     up: int
 
+    def missed(self, verb: str) -> str:
+        """Who did not reach the target, and the best that was; empty if all did."""
+        if self.seconds is not None:
+            return ""
+        who = f"{self.reached} of {self.runs} runs {verb} it" if self.reached else "never"
+        return who + ("" if self.best is None else f"; best {self.best:.4g}")
+
     def less_than(self, rival: Row) -> float | None:
         """The part of the rival's time that is saved; negative where it is faster."""
         if self.seconds is None or not rival.seconds:
@@ -242,6 +251,10 @@ def replay_runs(
     return found
 
 
+def timed_by_label(timed: Sequence[Timed]) -> dict[str, list[Timed]]:
+    return grouped(timed, lambda one: one.run.label)
+
+
 def times_to_target(
     timed: Sequence[Timed],
     accuracy: float | None = None,
@@ -263,10 +276,7 @@ def times_to_target(
     target = target or given_target(accuracy, loss)
     if target is None:
         raise FednagError("--target, --loss", remedy="give one of them")
-    labels = list(dict.fromkeys(one.run.label for one in timed))
-    found = [
-        _row(label, [one for one in timed if one.run.label == label], target) for label in labels
-    ]
+    found = [_row(label, group, target) for label, group in timed_by_label(timed).items()]
     way = -1 if target.better == "higher" else 1
 
     def order(row: Row) -> tuple[bool, float]:
@@ -311,9 +321,9 @@ def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> lis
     """
     found = []
     many = max(one.run.workload.workers for one in timed) > most
-    for label in dict.fromkeys(one.run.label for one in timed):
+    for label, group in timed_by_label(timed).items():
         shares: dict[str, list[list[float]]] = {}
-        for one in (one for one in timed if one.run.label == label):
+        for one in group:
             for played in one.replays:
                 table = np.column_stack([played.busy, played.waiting]) / max(1, played.rounds)
                 for worker, seconds in enumerate(table.tolist()):
@@ -331,8 +341,7 @@ def curve_rows(timed: Sequence[Timed], measure: str = "accuracy") -> list[dict[s
     The band is one deviation over seeds and replays; a run that is over keeps its last value.
     """
     found = []
-    for label in dict.fromkeys(one.run.label for one in timed):
-        group = [one for one in timed if one.run.label == label]
+    for label, group in timed_by_label(timed).items():
         lines = []
         for one in group:
             known = [(r, r.measured(measure)) for r in one.run.records]

@@ -17,6 +17,7 @@ from fednag.config.measures import check_measures
 from fednag.config.messages import cut, explain, nearest, plain
 from fednag.config.own import (
     build_part,
+    carried,
     checker,
     class_of,
     files_of,
@@ -28,7 +29,7 @@ from fednag.config.own import (
     short_names,
 )
 from fednag.config.parts import LISTED, filled_in, kinds_of
-from fednag.config.paths import placed, with_code
+from fednag.config.paths import placed, renamed, with_code
 from fednag.config.sections import CUSTOM as CUSTOM
 from fednag.config.sections import (
     ONLY_WITH,
@@ -37,7 +38,9 @@ from fednag.config.sections import (
     Data,
     Engine,
     Evaluation,
+    Ledger,
     Model,
+    Privacy,
     Section,
     Split,
     Stop,
@@ -49,6 +52,7 @@ from fednag.config.values import value as value
 from fednag.config.values import values as values
 from fednag.core import contract
 from fednag.core.algorithm import Algorithm
+from fednag.core.files import os_errors
 from fednag.errors import FednagError, InconsistentError, within
 
 DEFAULT = "fednag"
@@ -69,6 +73,8 @@ class Experiment(Section):
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
     clock: Clock = Clock()
+    privacy: Privacy = Privacy()
+    ledger: Ledger = Ledger()
     uplink: tuple[dict[str, Any], ...] = Field((), strict=False)
     downlink: tuple[dict[str, Any], ...] = Field((), strict=False)
     aggregator: dict[str, Any] = Field(default_factory=lambda: {"kind": "mean"})
@@ -110,9 +116,26 @@ class Experiment(Section):
             raise InconsistentError(
                 "", remedy="give training.participants or training.fraction, not both"
             )
+        if self.ledger.anchor is not None and self.ledger.kind != "chain":
+            raise InconsistentError(
+                "ledger.kind",
+                f"is {self.ledger.kind!r}, so there may be no head to anchor",
+                "use 'chain'",
+            )
         if self.clock.deadline is not None and self.clock.fleet is None:
             raise InconsistentError(
                 "clock.fleet", "is missing", "say whose delays the deadline is for"
+            )
+        privacy = self.privacy
+        if privacy.delta is None and privacy != Privacy():
+            raise InconsistentError(
+                "privacy.delta", "is missing", "give one below 1 / workers, e.g. 1e-5"
+            )
+        if privacy.unit == "sample" and None in (privacy.norm, privacy.noise_multiplier):
+            raise InconsistentError(
+                "privacy.unit",
+                "'sample' needs norm and noise_multiplier too",
+                "say what a sample's gradient is clipped at, and the noise in units of that",
             )
         check_measures(self.evaluation, self.stop)
         return self
@@ -140,6 +163,23 @@ class Experiment(Section):
     @property
     def label(self) -> str:
         return short(str(self.algorithm["name"]))
+
+    @property
+    def own_names(self) -> list[str]:
+        """The parts of the user's own that it names."""
+        named = [self.algorithm.get("name"), self.model.name, self.model.loss]
+        named += [*(self.evaluation.metrics or ()), *kinds_of(self)]
+        return [str(name) for name in named if is_own(name)]
+
+    def carried_to(self, folder: Path) -> str:
+        """The content of its file in ``folder``, its own files copied there beside it."""
+        files = carried([*self.own_names, self.ledger.anchor])
+        files.write(folder)
+        tables = renamed(tomllib.loads(self.toml()), lambda name: files.names.get(name, name))
+        if self.own:
+            modules = {k: v for k, v in self.own.items() if not k.endswith(".py")}
+            tables["own"] = {**modules, **files.digests}
+        return tomli_w.dumps(tables)
 
     @property
     def workers(self) -> int | None:
@@ -175,12 +215,9 @@ def _with_files(experiment: Experiment) -> Experiment:
     own_model(model.name, "model.name")
     own_loss(model.loss, "model.loss")
     metrics = own_metrics(evaluation.metrics or (), "evaluation.metrics")
-    named = [experiment.algorithm.get("name"), model.name, model.loss, *(evaluation.metrics or ())]
-    named += kinds_of(experiment)
     files: dict[str, str] = {}
-    for name in named:
-        if is_own(name):
-            files |= files_of(str(name))
+    for name in experiment.own_names:
+        files |= files_of(name)
     if not files:
         return experiment.model_copy(update={"own": None}) if experiment.own else experiment
     for file, digest in files.items():
@@ -233,9 +270,8 @@ def read(path: Path) -> dict[str, Any]:
             "write one that names it in data.path",
         )
     try:
-        return placed(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
-    except OSError as error:
-        raise FednagError(path, f"cannot be read ({error.strerror})", "check the path") from error
+        with os_errors(path, "cannot be read", "check the path"):
+            return placed(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
     except (ValueError, RecursionError) as error:  # among them: integers of thousands of digits
         why = " ".join(str(error).split())
         raise FednagError(path, f"is not TOML ({why})", "correct it there") from error

@@ -14,8 +14,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from fednag.algorithms import ALGORITHMS
+from fednag.algorithms.local import OPTIONS
 from fednag.config.own import place_of, short
 from fednag.config.parts import REGISTRIES, without_defaults
+from fednag.config.paths import renamed
 from fednag.config.sections import is_own
 
 if TYPE_CHECKING:
@@ -23,7 +25,13 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 # What decides no number; a fleet is known by its digest, not by its name.
-IDLE: Any = {"name": True, "checkpoint": True, "engine": {"threads"}, "clock": {"fleet"}}
+IDLE: Any = {
+    "name": True,
+    "checkpoint": True,
+    "ledger": True,
+    "engine": {"threads"},
+    "clock": {"fleet"},
+}
 
 # The fields and the methods' numbers of version 0.1.0, whose keys had no format. Runs of that time
 # are known by them, so these lists never grow.
@@ -98,26 +106,13 @@ def _by_digest(given: dict[str, Any], digests: Mapping[str, str]) -> dict[str, A
         digest = digests.get(place_of(name)) if is_own(name) else None
         return f"{digest}:{short(name)}" if digest else name
 
-    found = {**given, "own": sorted(digests.values())}
-    named = {"algorithm": ("name",), "model": ("name", "loss")}
-    for section, options in named.items():
-        found[section] = {
-            **given[section],
-            **{key: known(given[section].get(key)) for key in options},
-        }
-    for section in REGISTRIES:
-        tables = given[section] if isinstance(given[section], list) else [given[section]]
-        tables = [table | {"kind": known(table.get("kind"))} for table in tables]
-        found[section] = tables if isinstance(given[section], list) else tables[0]
-    metrics = given["evaluation"]["metrics"]
-    listed = metrics and [known(name) for name in metrics]
-    return {**found, "evaluation": {**given["evaluation"], "metrics": listed}}
+    return {**renamed(given, known), "own": sorted(digests.values())}
 
 
 def _defaults(experiment: Experiment) -> dict[str, Any]:
     """Of every field; an own method's numbers have none, for nobody here sees them change."""
     method = ALGORITHMS.get(experiment.algorithm.get("name", ""))
-    numbers = {field.name: field.default for field in fields(method)} if method else {}  # type: ignore[arg-type]
+    numbers = {field.name: field.default for field in fields(method)} if method else OPTIONS  # type: ignore[arg-type]
     return type(experiment)().model_dump(mode="json") | {"algorithm": numbers}
 
 
@@ -138,7 +133,9 @@ def _first(given: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any
     table, name = given["algorithm"], given["algorithm"].get("name", "")
     if name in ALGORITHMS and name not in FIRST_NUMBERS:
         return None
-    numbers = FIRST_NUMBERS.get(name, tuple(table))  # of an own method: all
+    # Of an own method all, but for options that its base has had since and that are off.
+    own = tuple(number for number in table if table[number] != OPTIONS.get(number))
+    numbers = FIRST_NUMBERS.get(name, own)
     had = FIRST | {"algorithm": ("name", *numbers)}
     for section, value in chosen.items():
         if section != "seed" and not (section in had and set(value) <= set(had[section])):

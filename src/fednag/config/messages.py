@@ -70,7 +70,7 @@ def explain(
         remedy = "" if home else f"allowed here: {', '.join(known) or 'none'}"
     elif first["type"] == "value_error":
         own = context["error"]
-        own = own if isinstance(own, FednagError) else FednagError(str(own))
+        own = own if isinstance(own, FednagError) else FednagError("", str(own))
         name, problem, remedy = own.field, own.problem, own.remedy
     elif first["type"] == "missing":
         problem, remedy = "is missing", "give it a value"
@@ -88,8 +88,16 @@ def explain(
         quoted = first["type"] in QUOTED and _unquoted(first["input"]) in QUOTED[first["type"]]
         wish += ", without quotes" if quoted else ""
         remedy = f"it should be {wish}"
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return FednagError(name, problem + ("" if remedy else more), remedy and remedy + more)
+    return FednagError(name, problem, remedy).and_more(len(found) - 1)
+
+
+def first_of(error: Exception) -> str:
+    """What is wrong with a file of ours, in a few words."""
+    if isinstance(error, ValidationError):
+        found = error.errors()[0]
+        place = ".".join(str(part) for part in found["loc"])
+        return f"{place}: {found['msg'][0].lower()}{found['msg'][1:]}"
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _unquoted(given: object) -> type:

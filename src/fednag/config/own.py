@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fednag.config.messages import cut, explain, nearest, plain
 from fednag.config.sections import STRICT, is_own
+from fednag.core.files import write_atomically
 from fednag.errors import FednagError
 from fednag.problems.metrics import Metric
 
@@ -93,6 +94,37 @@ def files_of(spec: str, field: str = "") -> dict[str, str]:
     """The files that a part is made from, with their digests."""
     place, _ = _parts(placed_name(spec), field)
     return dict(_of(place, field).files)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Files of the user's own, to be put into another folder with the neighbours they import."""
+
+    names: Mapping[str, str]  # of parts, as they are called there, by what they are called here
+    digests: Mapping[str, str]  # by path there
+    contents: Mapping[str, bytes]
+
+    def write(self, folder: Path) -> None:
+        for path, content in self.contents.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / path, content)
+
+
+def carried(specs: Iterable[object]) -> Carried:
+    """The files of these parts, each part in a folder of its own: files of one name do not meet."""
+    names, digests, contents = dict[str, str](), dict[str, str](), dict[str, bytes]()
+    for spec in specs:
+        if not isinstance(spec, str) or not is_own(spec):
+            continue
+        if not (place := place_of(spec)).endswith(".py"):
+            continue
+        files = files_of(spec, "own")
+        folder = f"own/{hashlib.sha256(''.join(files.values()).encode()).hexdigest()[:12]}"
+        for file, digest in files.items():
+            path = f"{folder}/{Path(file).relative_to(Path(place).parent).as_posix()}"
+            digests[path], contents[path] = digest, Path(file).read_bytes()
+        names[spec] = f"{folder}/{Path(place).name}:{short(spec)}"
+    return Carried(names, digests, contents)
 
 
 def place_of(spec: str) -> str:
@@ -221,6 +253,18 @@ def own_loss(name: str | None, field: str) -> Any:
             field,
             f"{short(name)} is {_kind(found)}",
             "name a function of (outputs, targets), or a loss module",
+        )
+    return found
+
+
+def own_anchor(name: str | None, field: str) -> Any:
+    """A function of the user's that is given the head of a run's ledger; None without one."""
+    if name is None:
+        return None
+    found = load(name, field)
+    if isinstance(found, type) or not callable(found):
+        raise FednagError(
+            field, f"{short(name)} is {_kind(found)}", "name a function that takes a head"
         )
     return found
 

@@ -6,19 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from pydantic import ValidationError
 
-from fednag.aggregators import AGGREGATORS
+from fednag.aggregators import AGGREGATORS, CentredClipping, Mean, Secure
 from fednag.attacks import ATTACKS
 from fednag.config.messages import nearest
 from fednag.config.own import build_part, checker
 from fednag.config.sections import CUSTOM, is_own
 from fednag.controllers import CONTROLLERS, SCHEDULES
 from fednag.core.aggregator import Aggregator
-from fednag.core.algorithm import Algorithm
+from fednag.core.algorithm import Algorithm, numbers_returned
 from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Schedule
-from fednag.core.loop import Scheme
+from fednag.core.loop import GradientNoise, Scheme
 from fednag.core.transform import Chain, Transform
 from fednag.errors import FednagError
 from fednag.transforms import TRANSFORMS
@@ -77,24 +78,43 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
                 f"{schedule.field} has a schedule already",
                 "leave one out",
             )
-    schedules = tuple(made["schedule"])
+    schedules, gradient = tuple(made["schedule"]), _gradient_noise(experiment)
     if algorithm.pooled:  # nothing travels, and there is nobody to choose from
-        return Scheme(algorithm, schedules=schedules)
+        return Scheme(algorithm, schedules=schedules, gradient=gradient)
     (controller,), (aggregator,) = made["controller"], made["aggregator"]
+    if algorithm.aggregator is not None and type(aggregator) is Mean:
+        aggregator = algorithm.aggregator
     if controller.needs_clock and experiment.clock.fleet is None:
         raise FednagError(
             "controller.kind",
             f"{experiment.controller['kind']} goes by who answers first, and there is no clock",
             "name a fleet, e.g. clock.fleet = 'paper-edge'",
         )
-    if controller.needs_clock and len(algorithm.stages) > 1:
+    if controller.needs_clock and not algorithm.rounds_alike:
         raise FednagError(
             "controller.kind",
             f"{experiment.controller['kind']} does not wait for all workers, and "
-            f"{type(algorithm).__name__} has rounds of several exchanges",
+            f"{type(algorithm).__name__} has rounds of several exchanges or of different kinds",
             "use another method or controller",
         )
     uplink, downlink = Chain((*algorithm.channel, *made["uplink"])), Chain(tuple(made["downlink"]))
+    if isinstance(aggregator, Secure):
+        if experiment.clock.fleet is not None:
+            raise FednagError(
+                "clock.fleet",
+                "a clock does not time the four steps of the aggregator secure",
+                "leave it out, or use another aggregator",
+            )
+        aggregator.check_parts(algorithm, uplink, controller)
+    if isinstance(aggregator, CentredClipping) and any(
+        numbers_returned(algorithm, stage, torch.zeros(1)) for stage in algorithm.stages
+    ):
+        raise FednagError(
+            "aggregator.kind",
+            "centred-clipping bounds vectors, and not the number that workers of "
+            f"{type(algorithm).__name__} send beside them",
+            "use another aggregator, e.g. norm-bound",
+        )
     attacks = tuple(made["attack"])
     for place, attack in enumerate(attacks):
         if attack.sees and controller.needs_clock:
@@ -104,7 +124,15 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
                 f"round, and {experiment.controller['kind']} does not wait for them",
                 "use another attack or controller",
             )
-    return Scheme(algorithm, controller, uplink, downlink, aggregator, schedules, attacks)
+    return Scheme(
+        algorithm, controller, uplink, downlink, aggregator, schedules, gradient, attacks=attacks
+    )
+
+
+def _gradient_noise(experiment: Experiment) -> GradientNoise | None:
+    """What a promise for single samples asks of gradients."""
+    norm, multiplier = experiment.privacy.norm, experiment.privacy.noise_multiplier
+    return None if norm is None or multiplier is None else GradientNoise(norm, multiplier)
 
 
 def described(part: object, section: str) -> tuple[dict[str, Any], Any]:

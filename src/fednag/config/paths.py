@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,16 @@ PARTS = (
     ("model", "name"),
     ("model", "loss"),
     ("evaluation", "metrics"),
+    ("ledger", "anchor"),
 )
+# The same by section, and the sections of parts of a round.
+NAMED = {
+    **{section: tuple(key for s, key in PARTS if s == section) for section, _ in PARTS},
+    "algorithms": ("name",),
+    **dict.fromkeys(
+        ("aggregator", "controller", "uplink", "downlink", "schedule", "attack"), ("kind",)
+    ),
+}
 
 
 def placed(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
@@ -35,33 +44,24 @@ def placed(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]
 
 def with_code(raw: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
     """``raw`` with absolute paths to parts of the user's own, ``my_file.py:Name``."""
-    result = dict(raw)
-    for section, key in PARTS:
-        table = result.get(section)
-        given = table.get(key) if isinstance(table, dict) else None
-        if isinstance(given, list | tuple):
-            result[section] = {**result[section], key: [placed_name(g, folder) for g in given]}
-        elif given is not None:
-            result[section] = {**result[section], key: placed_name(given, folder)}
-    for section, given in result.items():
-        if section in ("aggregator", "controller", "uplink", "downlink", "schedule", "attack"):
-            result[section] = _with_code(given, folder)
-    if isinstance(listed := result.get("algorithms"), list):
-        result["algorithms"] = [
-            {**entry, "name": placed_name(entry["name"], folder)}
-            if isinstance(entry, dict) and "name" in entry
-            else placed_name(entry, folder)
-            for entry in listed
-        ]
+    result = renamed(raw, lambda name: placed_name(name, folder))
+    if isinstance(digests := result.get("own"), Mapping):
+        result["own"] = {placed_name(f"{k}:_", folder)[:-2]: v for k, v in digests.items()}
     return result
 
 
-def _with_code(given: Any, folder: Path | None) -> Any:
-    if isinstance(given, list | tuple):
-        return [_with_code(each, folder) for each in given]
-    if isinstance(given, dict) and "kind" in given:
-        return {**given, "kind": placed_name(given["kind"], folder)}
-    return given
+def renamed(raw: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """``raw`` with what ``change`` makes of each name that may be one of a part."""
+
+    def inside(given: Any, keys: Sequence[str]) -> Any:
+        if isinstance(given, list | tuple):
+            return [inside(each, keys) for each in given]
+        if not isinstance(given, dict):
+            return change(given)
+        names = {key: given[key] for key in keys if given.get(key) is not None}
+        return {**given, **{key: inside(name, ()) for key, name in names.items()}}
+
+    return {s: inside(given, NAMED[s]) if s in NAMED else given for s, given in raw.items()}
 
 
 def _place(given: str, folder: Path | None, fleet: bool) -> str:

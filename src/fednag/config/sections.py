@@ -126,6 +126,23 @@ class Clock(Section):
     digest: str | None = None  # of the fleet, filled in when a run begins
 
 
+class Privacy(Section):
+    """What is promised of the noise in a run; without a delta, nothing is."""
+
+    delta: float | None = Field(None, gt=0, lt=1)
+    epsilon: float | None = Field(None, gt=0)  # the budget; None: it is only counted
+    unit: Literal["worker", "sample"] = "worker"
+    norm: float | None = Field(None, gt=0)  # of a sample's gradient
+    noise_multiplier: float | None = Field(None, ge=0)
+
+
+class Ledger(Section):
+    """Whether a run keeps a ledger of what travelled, and who is told of its head."""
+
+    kind: Literal["auto", "none", "chain"] = "auto"  # auto: on real machines
+    anchor: str | None = Field(None, min_length=1)  # a function of the user's own
+
+
 OF_FILES = ("path", "target", "owner", "test_path", "test_share", "task")
 
 # Options that mean something only for one choice of another: given elsewhere, they are a mistake.
@@ -136,6 +153,8 @@ ONLY_WITH = {
     ("split", "skew"): ("kind", "sizes"),
     ("split", "proportions"): ("kind", "sizes"),
     **{("data", option): ("name", "file") for option in OF_FILES},
+    ("privacy", "norm"): ("unit", "sample"),
+    ("privacy", "noise_multiplier"): ("unit", "sample"),
     ("data", "alpha"): ("name", "synthetic"),
     ("data", "beta"): ("name", "synthetic"),
     ("data", "workers"): ("name", "synthetic"),

@@ -1,17 +1,35 @@
 """Every controller and schedule shipped, by the name used in ``[controller]``, ``[[schedule]]``."""
 
 from fednag.controllers.buffered import Buffered
-from fednag.controllers.constant import Constant, StepsByWorker
-from fednag.controllers.schedules import Cosine
+from fednag.controllers.constant import Constant, Poisson, StepsByWorker
+from fednag.controllers.schedules import Cosine, Inverse, Rising, Steps
+from fednag.controllers.trust import Trust
 from fednag.core.controller import Controller, Schedule
 
 CONTROLLERS: dict[str, type[Controller]] = {
     "constant": Constant,
+    "poisson": Poisson,
     "steps-by-worker": StepsByWorker,
     "buffered": Buffered,
+    "trust": Trust,
 }
 SCHEDULES: dict[str, type[Schedule]] = {
     "cosine": Cosine,
+    "steps": Steps,
+    "inverse": Inverse,
+    "warm-up": Rising,
 }
 
-__all__ = ["CONTROLLERS", "SCHEDULES", "Buffered", "Constant", "Cosine", "StepsByWorker"]
+__all__ = [
+    "CONTROLLERS",
+    "SCHEDULES",
+    "Buffered",
+    "Constant",
+    "Cosine",
+    "Inverse",
+    "Poisson",
+    "Rising",
+    "Steps",
+    "StepsByWorker",
+    "Trust",
+]

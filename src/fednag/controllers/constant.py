@@ -9,7 +9,7 @@ from annotated_types import Ge, MinLen
 
 from fednag.core.algorithm import Algorithm, News
 from fednag.core.controller import Controller, Order, Setting
-from fednag.core.keys import Indexes
+from fednag.core.keys import Indexes, bernoulli_cohort
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,27 @@ class Constant(Controller):
     >>> Constant().before
     ()
     """
+
+    sampling = "fixed"
+
+
+@dataclass(frozen=True)
+class Poisson(Controller):
+    """Every worker takes part with the same probability, whoever else does.
+
+    A round has as many workers as training.participants says on average, and may have none. It is
+    what accounts of differential privacy like best.
+
+    >>> from fednag.controllers import Poisson
+    >>> Poisson().sampling
+    'poisson'
+    """
+
+    sampling = "poisson"
+
+    def cohort(self, number: int, free: Indexes, setting: Setting) -> Indexes:
+        rate = setting.cohort / len(setting.sizes)
+        return bernoulli_cohort(setting.seed, number, free, rate)
 
 
 @dataclass(frozen=True)
@@ -34,6 +55,8 @@ class StepsByWorker(Controller):
     """
 
     steps: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)]
+
+    sampling = "fixed"
 
     def next(
         self,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
 from fednag.core.vectors import Vector, Vectors
+
+if TYPE_CHECKING:
+    from fednag.core.controller import Setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +65,22 @@ class Aggregator:
 
     exact: ClassVar[bool] = True
     """Uploads may be whole vectors; otherwise they are differences from what was sent."""
+    always: ClassVar[bool] = False
+    """A round in which nobody answers has a result too, e.g. noise."""
+    hides: ClassVar[bool] = False
+    """The server learns the aggregate alone, and no single upload (secure aggregation)."""
+
+    def init(self) -> Vectors:
+        """What it keeps from one exchange to the next, before the first."""
+        return Vectors()
+
+    def ready(self, kept: Vectors, setting: Setting) -> Aggregator:
+        """Itself for the next exchange, knowing what is kept and how many workers are expected."""
+        return self
+
+    def learn(self, kept: Vectors, total: Total, rng: np.random.Generator | None) -> Vectors:
+        """What it keeps after an exchange; ``rng`` goes on where ``finish`` left it."""
+        return kept
 
     def weight(self, size: int, staleness: int) -> float:
         """The weight of an upload, by the worker's samples and how many rounds late it is."""

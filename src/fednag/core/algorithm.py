@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from fednag.core.vectors import Vector, Vectors
 
@@ -26,6 +26,7 @@ BUFFERS = "buffers"
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Decay = Annotated[float, Ge(0), Lt(1)]
+Share = Annotated[float, Gt(0), Le(1)]
 
 
 class WorkerData(Protocol):
@@ -60,6 +61,9 @@ class News:
     told: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Numbers a controller had workers report."""
     missed: tuple[int, ...] = ()
+    """Who did not answer in this round."""
+    refused: tuple[int, ...] = ()
+    """Whose updates could not be used."""
 
 
 class Algorithm(ABC):
@@ -68,7 +72,8 @@ class Algorithm(ABC):
     Subclasses are ``@dataclass(frozen=True)``. Only ``step`` must be written; the defaults of the
     rest are FedAvg's: the worker starts from what it was sent, returns what is named in ``up``,
     keeps nothing, and the server takes the mean, weighted by data size, as its new state. Rules
-    return new vectors, never change the ones they are given, and draw no random numbers.
+    return new vectors, never change the ones they are given, and draw no random numbers, ``draw``
+    excepted.
 
     >>> from dataclasses import dataclass
     >>> import torch
@@ -93,6 +98,9 @@ class Algorithm(ABC):
     that n workers may be stacked as (n, d). Otherwise they are computed one by one, as (1, d)."""
     pooled: ClassVar[bool] = False
     """A centralised baseline: one worker holds all the data and nothing travels."""
+    whole: ClassVar[bool] = False
+    """Uploads go without the transforms that compress. A property, where it depends on a number
+    that is drawn."""
 
     @property
     def stages(self) -> tuple[Algorithm, ...]:
@@ -100,9 +108,33 @@ class Algorithm(ABC):
         return (self,)
 
     @property
+    def aggregator(self) -> Any:
+        """An aggregator of the method's own, where the experiment has the plain mean; or None."""
+        return None
+
+    @property
+    def bound(self) -> float | None:
+        """How long an upload is at most, or how far from the model sent; None: no such bound."""
+        return None
+
+    @property
+    def claimed(self) -> float | None:
+        """The epsilon that the method's paper claims for its noise; None: it has none."""
+        return None
+
+    @property
     def channel(self) -> tuple[Any, ...]:
         """Transforms of every upload that are the method's own; the experiment's come after."""
         return ()
+
+    @property
+    def rounds_alike(self) -> bool:
+        """Answers of different rounds mean the same, so that late ones can be used."""
+        return len(self.stages) == 1 and type(self).draw is Algorithm.draw
+
+    def draw(self, seed: int, number: int) -> dict[str, float]:
+        """Those of its numbers that are drawn in round ``number``, such as a coin; by keys."""
+        return {}
 
     def init(self, w: Vector) -> Vectors:
         """The server's state before the first round."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 
 import torch
 
@@ -11,14 +12,14 @@ from fednag.core.vectors import Vector, Vectors
 from fednag.errors import FednagError
 
 SIZE, WORKERS = 5, 3  # of the vectors and stacks the rules are tried on
-RULES = ("init", "memory", "begin", "step", "end", "settle", "update")
+RULES = ("draw", "init", "memory", "begin", "step", "end", "settle", "update")
 
 
 def check(algorithm: Algorithm) -> None:
     """Raise FednagError, naming class and rule, for what would fail later and less clearly."""
     kind = type(algorithm)
-    fields = set(getattr(kind, "__dataclass_fields__", {}))
-    forgotten = sorted(set(inspect.get_annotations(kind)) - fields)
+    known = set(getattr(kind, "__dataclass_fields__", {}))
+    forgotten = sorted(set(inspect.get_annotations(kind)) - known)
     if forgotten:
         raise FednagError(
             kind.__name__,
@@ -67,6 +68,8 @@ def _taken(kind: type[Algorithm], rule: str) -> None:
 def _returned(algorithm: Algorithm) -> None:
     """Run a round on a few numbers, and check that each rule returns what the next one needs."""
     name = type(algorithm).__name__
+    if unknown := set(algorithm.draw(0, 1)) - {field.name for field in fields(algorithm)}:  # type: ignore[arg-type]
+        raise FednagError(f"{name}.draw", f"gives {min(unknown)}, which is not one of its numbers")
     w = torch.linspace(0.3, 1.5, SIZE, dtype=torch.float64)
     server = algorithm.init(w)
     _holds(f"{name}.init", server, {"w", *algorithm.down}, "down")

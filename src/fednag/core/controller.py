@@ -67,6 +67,9 @@ class Controller:
     """It depends on who answers first, so the run needs a clock."""
     reads: ClassVar[tuple[str, ...]] = ()
     """Vectors made by those stages that are sent to workers beside the method's own."""
+    sampling: ClassVar[str | None] = None
+    """How ``cohort`` draws, "fixed" or "poisson", where it alone decides who takes part and looks
+    at no data: what accounting for privacy rests on."""
 
     def init(self) -> dict[str, Any]:
         """What it remembers before the first round."""
@@ -81,8 +84,12 @@ class Controller:
         setting: Setting,
     ) -> tuple[Order, dict[str, Any]]:
         """The next exchange, and what is remembered. ``free`` are the workers not in flight."""
-        drawn = cohort(setting.seed, news.round + 1, free, setting.cohort)
+        drawn = self.cohort(news.round + 1, free, setting)
         return Order(drawn, setting.tau, seconds=setting.deadline), state
+
+    def cohort(self, number: int, free: Indexes, setting: Setting) -> Indexes:
+        """The workers of round ``number``, in order."""
+        return cohort(setting.seed, number, free, setting.cohort)
 
     def observe(self, local: Vectors, sent: Vectors, data: WorkerData) -> Mapping[str, Vector]:
         """Numbers workers report at the end of an exchange, (n, 1) each."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["finished", "diverged", "target", "patience", "seconds"]
+Kind = Literal["finished", "diverged", "target", "patience", "seconds", "privacy"]
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,8 @@ class Ending:
     """Why a run is over.
 
     ``value`` is the level that ``measure`` reached ("target"), the evaluations in which it got no
-    better ("patience"), or the seconds that were allowed ("seconds").
+    better ("patience"), the seconds that were allowed ("seconds"), or the epsilon that was: another
+    round would have spent more ("privacy").
 
     >>> print(Ending("target", 40, "accuracy", 0.9))
     accuracy 0.9 reached at iteration 40
@@ -33,4 +34,6 @@ class Ending:
         if self.kind == "patience":
             plural = "" if self.value == 1 else "s"
             return f"no better {self.measure} in {self.value:.0f} evaluation{plural},{at}"
+        if self.kind == "privacy":
+            return f"the epsilon of {self.value:g} is spent{at}"
         return f"{self.value:g} seconds are over{at}" if self.kind == "seconds" else "finished"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,14 @@ class Exchange:
     staleness: int = 0
     as_differences: bool = False  # points come up as differences from what was sent
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
+    aggregator: Aggregator | None = None  # as it is in this exchange; None: the scheme's
+    weight: float = 0.0  # the weight of all who were asked; 0: of its workers
+    receipts: bool = False  # answers are to say what travelled
+
+    @property
+    def rules(self) -> Algorithm:
+        """The stage with the round's numbers."""
+        return replace(self.stage, **self.numbers) if self.numbers else self.stage  # type: ignore[type-var]
 
     def among(self, chosen: NDArray[np.bool_] | slice) -> Exchange:
         """The same for some of its workers."""
@@ -45,6 +54,15 @@ class Exchange:
             steps=self.steps[chosen],
             starts=self.starts[chosen],
         )
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a worker sent in an exchange."""
+
+    up: str | None  # the digest of its upload as it travelled; None without one
+    samples: int
+    signature: str | None = None  # its own, where it has a key
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +82,7 @@ class Answers:
     missed: tuple[int, ...] = ()  # who did not answer
     down: int = 0  # bytes
     up: int = 0
+    receipts: Mapping[int, Receipt] = field(default_factory=dict)  # if the exchange asks for them
 
 
 def joined(aggregator: Aggregator, a: Answers, b: Answers) -> Answers:
@@ -81,6 +100,7 @@ def joined(aggregator: Aggregator, a: Answers, b: Answers) -> Answers:
         missed=a.missed + b.missed,
         down=a.down + b.down,
         up=a.up + b.up,
+        receipts={**a.receipts, **b.receipts},
     )
 
 
@@ -106,6 +126,8 @@ class Executor:
 
     held: int
     """Samples of all workers."""
+    keys: Mapping[int, str] = MappingProxyType({})
+    """The public keys of workers who sign what they send."""
     counts_downloads: bool = False
     """Its answers say how many bytes went down; otherwise everyone reached is sent all of it."""
 

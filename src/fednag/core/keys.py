@@ -6,16 +6,18 @@ any chunk size, thread count or executor gives the same run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 Indexes = NDArray[np.int64]
 
 # Distinguish the streams that share a seed.
 PARTICIPANTS, ORDER, MODEL, SAMPLE, UPLINK, DOWNLINK, DELAYS, AGGREGATOR, AGGREGATION = range(1, 10)
-COIN = 10
+COIN, NOISE, BATCH, VANISHING = 10, 11, 12, 13
 ATTACKERS, ATTACK = 16, 17
 
 EPOCHS_DRAWN = 4  # at once: making a generator takes longer than drawing a small worker's order
@@ -32,6 +34,41 @@ def cohort(seed: int, number: int, workers: Indexes, size: int) -> Indexes:
         return workers
     rng = generator(seed, PARTICIPANTS, number)
     return np.sort(rng.choice(workers, size, replace=False))
+
+
+def bernoulli_cohort(seed: int, number: int, workers: Indexes, rate: float) -> Indexes:
+    """The workers of round ``number``, each of them in it with probability ``rate``."""
+    rng = generator(seed, PARTICIPANTS, number)
+    return workers[rng.random(len(workers)) < rate]
+
+
+def gaussian(size: int, rng: np.random.Generator | None) -> NDArray[np.float64]:
+    """Standard normal numbers, drawn from ``rng``; if it is None, nobody can draw them again.
+
+    Those come from the operating system's cryptographic generator: 53 random bits each, and the
+    normal distribution's quantile there.
+    """
+    if rng is not None:
+        return rng.standard_normal(size)
+    found: NDArray[np.float64] = ndtri(_secret_uniform(size))
+    return found
+
+
+def poisson_batch(
+    seed: int, worker: int, iteration: int, size: int, rate: float, secret: bool = False
+) -> Indexes:
+    """A worker's batch in one of its iterations, in which each of its samples is at ``rate``."""
+    if secret:
+        drawn = _secret_uniform(size)
+    else:
+        drawn = generator(seed, BATCH, worker, iteration).random(size)
+    return np.flatnonzero(drawn < rate)
+
+
+def _secret_uniform(size: int) -> NDArray[np.float64]:
+    """Numbers between 0 and 1 that nobody can draw again."""
+    bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
+    return np.asarray((bits + 0.5) / 2.0**53, dtype=np.float64)
 
 
 class Draws:

@@ -14,22 +14,32 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from fednag.core.aggregator import Aggregator
-from fednag.core.algorithm import BUFFERS, Algorithm, News, server_round
+from fednag.core.aggregator import Aggregator, Total
+from fednag.core.algorithm import BUFFERS, Algorithm, News, lengths, server_round
 from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined, screened
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
+from fednag.core.ledger import round_entry, upload_entries
 from fednag.core.record import RoundFacts
 from fednag.core.state import Flight, State
 from fednag.core.transform import Chain
-from fednag.core.vectors import Vectors
+from fednag.core.vectors import Vectors, digest
 from fednag.errors import FednagError
 
-SERVER = -1  # whose residue a downlink's is
+SERVER, AGGREGATOR = -1, -2  # whose residues are what a downlink and the aggregator keep
 
 Asked = tuple[Exchange, Memories, Residues]
 """What an executor is given."""
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """What protects single samples: their gradients are clipped at ``norm``, the sums noised."""
+
+    norm: float
+    noise_multiplier: float
+    secret: bool = False  # neither noise nor batches can be drawn again
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +52,9 @@ class Scheme:
     downlink: Chain = field(default_factory=Chain)
     aggregator: Aggregator = field(default_factory=Aggregator)
     schedules: tuple[Schedule, ...] = ()
+    gradient: GradientNoise | None = None
+    by_round: bool = False
+    """A worker's batches depend on the round, and not on how often it has taken part."""
     attacks: tuple[Attack, ...] = ()
 
     @property
@@ -63,10 +76,13 @@ class Scheme:
 
 
 class Loop:
-    """Takes a state from one round to the next."""
+    """Takes a state from one round to the next; with ``ledger``, it says what travelled."""
 
-    def __init__(self, scheme: Scheme, setting: Setting, executor: Executor) -> None:
+    def __init__(
+        self, scheme: Scheme, setting: Setting, executor: Executor, ledger: bool = False
+    ) -> None:
         self.scheme, self.setting, self.executor = scheme, setting, executor
+        self.ledger = ledger
 
     def advance(self, state: State) -> State:
         """One round: its exchanges, one after the other, and the server's rules."""
@@ -92,11 +108,12 @@ class Loop:
             order, draft.control = scheme.controller.next(
                 draft.control, draft.news, free, stage, setting
             )
-            if order.need is not None and len(stages) > 1:
+            if order.need is not None and not (len(stages) == 1 and stage.rounds_alike):
                 raise FednagError(
                     "controller.kind",
                     f"{type(scheme.controller).__name__} does not wait for all workers, and "
-                    f"{type(scheme.algorithm).__name__} has rounds of several exchanges",
+                    f"{type(scheme.algorithm).__name__} has rounds of several exchanges "
+                    "or of different kinds",
                     "use another method or controller",
                 )
             if order.need is not None and order.need > len(setting.sizes):
@@ -107,9 +124,17 @@ class Loop:
                     "lower its need",
                 )
             numbers = {} if stage.asks else {**scheduled, **order.numbers}
+            lost = set(draft.lost)
             asked = self._asked(draft, order, place, numbers)
+            if drawn := asked.rules.draw(setting.seed, asked.round):
+                asked = replace(asked, numbers={**numbers, **drawn})
             taken = self._closed(draft, order, asked)
-            if not taken or not (yield from self._updated(draft, asked, taken)):
+            lost = draft.lost - lost
+            if self.ledger and lost:
+                draft.entries += upload_entries(asked, lost)
+            if not taken and not scheme.aggregator.always:
+                break
+            if not (yield from self._updated(draft, asked, taken)):
                 break
         return self._next(state, draft)
 
@@ -131,6 +156,8 @@ class Loop:
             draft.lose(workers[~reached])
             workers, steps = workers[reached], steps[reached]
         sent, wire = self._sent(draft, place)
+        kept = draft.residues.get((AGGREGATOR, place)) or scheme.aggregator.init()
+        starts = state.starts[workers]
         return Exchange(
             stage=stage,
             place=place,
@@ -139,9 +166,11 @@ class Loop:
             sent=sent,
             workers=workers,
             steps=steps,
-            starts=state.starts[workers],
+            starts=np.full_like(starts, state.iteration) if scheme.by_round else starts,
             as_differences=not scheme.exact or order.need is not None,
             wire=wire,
+            aggregator=scheme.aggregator.ready(kept, self.setting),
+            receipts=self.ledger,
         )
 
     def _sent(self, draft: _Draft, place: int) -> tuple[Vectors, Vectors | None]:
@@ -164,20 +193,36 @@ class Loop:
         self, draft: _Draft, asked: Exchange, taken: list[Exchange]
     ) -> Generator[Asked, Answers | None, bool]:
         """The server's half of an exchange; False if no answer can be used."""
-        scheme, server = self.scheme, draft.server
-        answers = yield from self._answers(draft, taken)
-        answers = screened(scheme.aggregator, answers, self.setting.sizes)
+        scheme, server, aggregator = self.scheme, draft.server, asked.aggregator
+        assert aggregator is not None
+        answers = (yield from self._answers(draft, taken)) if taken else Answers()
+        answers = screened(aggregator, answers, self.setting.sizes)
         draft.take(answers, taken)
-        if answers.total is None:
+        if self.ledger:
+            for part in taken:
+                draft.entries += upload_entries(asked, answers.missed, part, answers)
+        total = answers.total
+        if total is None and aggregator.always:
+            sizes = lengths(scheme.algorithm, asked.stage, server.w).items()
+            zeros = {n: torch.zeros(d, dtype=torch.float64) for n, d in sizes}
+            total = Total(Vectors(**zeros).map(lambda vector: vector.to(server.w.device)), 0.0)
+        if total is None:
             draft.usable = False
             return False
-        draws = type(scheme.aggregator).finish is not Aggregator.finish
+        draws = type(aggregator).finish is not Aggregator.finish
         key = self.setting.seed, AGGREGATION, asked.round, asked.place
-        mean = scheme.aggregator.finish(answers.total, generator(*key) if draws else None)
+        rng = generator(*key) if draws else None
+        mean = aggregator.finish(total, rng)
+        if rng is not None and (kept := aggregator.init()):
+            keeper = AGGREGATOR, asked.place
+            kept = draft.residues.get(keeper) or kept
+            draft.residues[keeper] = aggregator.learn(kept, total, rng)
         mean = mean.map(lambda vector: vector.to(server.w.dtype))
         if asked.as_differences:
             sent = asked.sent
             mean = mean.map_named(lambda name, v: v + server[name] if name in sent else v)
+        if self.ledger:
+            draft.aggregates.append(digest(mean))
         counts = [len(part.workers) for part in taken]
         done = [
             answers.steps.get(worker, steps)
@@ -185,8 +230,9 @@ class Loop:
             for worker, steps in zip(part.workers.tolist(), part.steps.tolist(), strict=True)
         ]
         draft.news = News(
-            share=float(answers.size / self.executor.held),
-            steps=float(np.mean(done)),
+            # Who came, and with how much data, is no news where a result must not depend on it.
+            share=self._expected if aggregator.always else answers.size / self.executor.held,
+            steps=float(np.mean(done)) if done else 0.0,
             staleness=tuple(np.repeat([part.staleness for part in taken], counts).tolist()),
             seconds=draft.now,
             round=draft.state.round,
@@ -194,12 +240,18 @@ class Loop:
             told=answers.told,
             missed=tuple(sorted(draft.missed)),
         )
-        rules = replace(asked.stage, **asked.numbers) if asked.numbers else asked.stage  # type: ignore[type-var]
-        updated = server_round(rules, server.without(BUFFERS), mean.without(BUFFERS), draft.news)
+        updated = server_round(
+            asked.rules, server.without(BUFFERS), mean.without(BUFFERS), draft.news
+        )
         # Buffers are averaged as they are, whatever the method does with the weights.
         held = mean if BUFFERS in mean else server
         draft.server = updated.but(**{BUFFERS: held[BUFFERS]}) if BUFFERS in held else updated
         return True
+
+    @property
+    def _expected(self) -> float:
+        """The part of all workers that a round is meant to have."""
+        return self.setting.cohort / len(self.setting.sizes)
 
     def _closed(self, draft: _Draft, order: Order, asked: Exchange) -> list[Exchange]:
         """Wait until the exchange is over: whose answers are in it, by worker.
@@ -268,7 +320,13 @@ class Loop:
             residues=draft.residues,
             control=draft.control,
             flying=draft.flying,
-            news=replace(draft.news, round=state.round + 1, iteration=iteration),
+            news=replace(
+                draft.news,
+                round=state.round + 1,
+                iteration=iteration,
+                missed=tuple(sorted(missed)),
+                refused=tuple(sorted(refused)),
+            ),
             starts=draft.starts,
             round=state.round + 1,
             iteration=iteration,
@@ -281,6 +339,7 @@ class Loop:
             misses=state.misses + len(missed),
             missed=tuple(sorted({*(() if told else state.missed), *missed})),
             rounds=(*(() if told else state.rounds), *draft.facts(setting, self.scheme.exact)),
+            entries=draft.sealed(server) if self.ledger else (),
             record=None,
             diverged=not draft.usable or not _finite(server),
         )
@@ -306,6 +365,8 @@ class _Draft:
         self.refused: set[int] = set()
         self.answered = 0  # workers, in the last stage
         self.ordered: tuple[Indexes, Indexes] | None = None  # who was to train, how many steps
+        self.entries: list[dict[str, Any]] = []  # for a ledger
+        self.aggregates: list[str] = []  # of each exchange, their digests
 
     def lose(self, workers: Indexes) -> None:
         self.lost |= {int(worker) for worker in workers}
@@ -324,6 +385,11 @@ class _Draft:
                 part = part.among(~np.isin(part.workers, answers.missed))
             self.starts[part.workers] += part.steps
             self.answered += len(part.workers)
+
+    def sealed(self, server: Vectors) -> tuple[dict[str, Any], ...]:
+        """The entries of this round, workers of a stage in order."""
+        entries = sorted(self.entries, key=lambda entry: (entry["stage"], entry["worker"]))
+        return (*entries, round_entry(self.state.round + 1, self.aggregates, server))
 
     def facts(self, setting: Setting, exact: bool) -> tuple[RoundFacts, ...]:
         """What a record says of this round; nothing if it is a plain one."""
@@ -345,6 +411,7 @@ def _landed(flight: Flight, asked: Exchange) -> Exchange:
     return Exchange(
         asked.stage, asked.place, flight.numbers, flight.round, flight.sent, one,
         np.array([flight.steps]), np.array([flight.start]), asked.round - flight.round, True,
+        receipts=asked.receipts,
     )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ class Record:
     # Since the record before this one. A plain round is not listed: its workers are those the seed
     # draws, and they did tau local iterations each.
     rounds: tuple[RoundFacts, ...] = ()
+    epsilon: float | None = None  # spent since the start; None where no privacy is promised
 
     def measured(self, measure: str) -> float | None:
         """The loss, the accuracy or a metric, by its name; None if it was not measured."""
@@ -77,6 +78,8 @@ class Record:
             del fields["metrics"]
         if not self.rounds:
             del fields["rounds"]
+        if self.epsilon is None:
+            del fields["epsilon"]
         if self.worker_losses is None:
             del fields["worker_losses"]
         if not self.refusals:

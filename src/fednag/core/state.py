@@ -61,6 +61,7 @@ class State:
     misses: int = 0
     missed: tuple[int, ...] = ()  # since the last record
     rounds: tuple[RoundFacts, ...] = ()  # since the last record, those that were not plain
+    entries: tuple[Mapping[str, Any], ...] = ()  # of this round, for a ledger
     watched: float | None = None  # the best value of what patience watches
     waited: int = 0  # evaluations since then
     best: Best | None = None

@@ -14,9 +14,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fednag.core.algorithm import BUFFERS
+from fednag.core.algorithm import BUFFERS, Algorithm
 from fednag.core.vectors import Vector, Vectors
-from fednag.errors import FednagError
+from fednag.errors import FednagError, within
 
 
 class Transform:
@@ -43,6 +43,8 @@ class Transform:
     """It changes no bit."""
     variable: ClassVar[bool] = False
     """How long a message is depends on its numbers, and not on their count alone."""
+    compresses: ClassVar[bool] = False
+    """It is there to save bytes; uploads of a method that are to travel ``whole`` go without it."""
 
     def init(self, like: Vectors) -> Vectors:
         """What a worker keeps before its first upload; ``like`` is as long as what it sends."""
@@ -67,6 +69,18 @@ class Transform:
         return kept
 
 
+class Omitted(Transform):
+    """Stands in a chain for a transform that is left out, and hands on what that one keeps."""
+
+    def apply(
+        self, up: Vectors, kept: Vectors, rng: np.random.Generator
+    ) -> tuple[Vectors, Vectors]:
+        return up, kept
+
+
+OMITTED = Omitted()
+
+
 @dataclass(frozen=True)
 class Chain(Transform):
     """Transforms one after the other; without any, nothing is done."""
@@ -85,6 +99,12 @@ class Chain(Transform):
     def remembers(self) -> bool:
         """Something is kept from one upload to the next."""
         return bool(self.init(Vectors(w=torch.zeros(16))))
+
+    def of(self, algorithm: Algorithm) -> Chain:
+        """The chain for uploads of these rules: without what compresses, if they go whole."""
+        if not algorithm.whole:
+            return self
+        return Chain(tuple(OMITTED if part.compresses else part for part in self.parts))
 
     def init(self, like: Vectors) -> Vectors:
         named: dict[str, Vector] = {}
@@ -122,6 +142,19 @@ class Chain(Transform):
             after = part.settle(own[place], given[place + 1], arrived[place + 1])
             named |= {f"{place}.{name}": vector for name, vector in after.items()}
         return given[-1], arrived[0], Vectors(**named)
+
+    def check(self, like: Vectors, section: str, own: int = 0) -> None:
+        """Raise what a part says of vectors like these, with its place in the ``section``.
+
+        The first ``own`` parts are the method's, and not in it.
+        """
+        try:
+            self.layouts(like)
+        except FednagError:
+            for place in range(own, len(self.parts)):
+                with within(field=f"{section}.{place - own}"):
+                    Chain(self.parts[: place + 1]).layouts(like)
+            raise
 
     def layouts(self, like: Vectors) -> list[Vectors]:
         """Names, lengths and types of ``like`` after none of the parts, the first, and so on."""

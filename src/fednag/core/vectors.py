@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
+from hashlib import sha256
 from math import prod
 
 import torch
@@ -92,6 +93,30 @@ class Vectors(Mapping[str, Vector]):
     def nbytes(self) -> int:
         """Bytes these vectors take on the wire."""
         return sum(vector.numel() * vector.element_size() for vector in self.values())
+
+
+def digest(vectors: Mapping[str, Vector]) -> str:
+    """The SHA-256 of flat vectors as they travel: names, types, numbers.
+
+    >>> import torch
+    >>> digest(Vectors(w=torch.ones(3)))[:16], digest(Vectors(w=-torch.ones(3)))[:16]
+    ('7a6275c5ad7c8158', '45e77b0499b4274e')
+    """
+    return digest_of_bytes((name, str(v.dtype)[6:], _bytes(v)) for name, v in vectors.items())
+
+
+def digest_of_bytes(named: Iterable[tuple[str, str, bytes | memoryview]]) -> str:
+    """The same of (name, type, little-endian numbers), in whatever order they come."""
+    found = sha256()
+    for name, kind, content in sorted(named, key=lambda each: each[0]):
+        found.update(f"{name} {kind} {len(content)}\n".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
+def _bytes(vector: Vector) -> memoryview:
+    flat = vector.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 @dataclass(frozen=True)

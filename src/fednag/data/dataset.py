@@ -102,10 +102,10 @@ def dataset_of(
             raise FednagError(what, f"{len(xs)} samples but {len(ys)} targets", "give one each")
         if xs.shape[1:] != x.shape[1:]:
             shape = tuple(x.shape[1:])
-            raise FednagError("test", f"samples must have the shape of the data's, {shape}")
+            raise FednagError("test", remedy=f"samples must have the shape of the data's, {shape}")
         if ys.shape[1:] != y.shape[1:]:
             shape = tuple(y.shape[1:])
-            raise FednagError("test", f"targets must have the shape of the data's, {shape}")
+            raise FednagError("test", remedy=f"targets must have the shape of the data's, {shape}")
     if not len(x):
         raise FednagError("data", "it is empty", "give at least one sample")
     guessed = task is None and not y.is_floating_point()

@@ -13,6 +13,7 @@ from fednag.core.algorithm import BUFFERS, lengths
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
 from fednag.core.keys import Indexes, generator
 from fednag.core.loop import Scheme
+from fednag.core.transform import Chain
 from fednag.core.vectors import Vectors
 from fednag.devices.fleet import Fleet
 from fednag.devices.replay import Clock
@@ -46,7 +47,7 @@ class OnClock(Executor):
     def __init__(self, inner: Executor, clock: Clock, scheme: Scheme) -> None:
         self.inner, self.clock, self.scheme = inner, clock, scheme
         self.held = inner.held
-        self._known: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
+        self._known: dict[tuple[int, Chain, tuple[tuple[str, int], ...]], int] = {}
 
     def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
         return self.inner.exchange(asked, memories, residues)
@@ -84,14 +85,14 @@ class OnClock(Executor):
 
     def _uploaded(self, asked: Exchange, plain: int) -> int:
         """Bytes of an upload: those of the transforms, tried on vectors of the same lengths."""
-        uplink = self.scheme.uplink
+        uplink = self.scheme.uplink.of(asked.rules)
         if not uplink.parts or not plain:
             return plain
         w = asked.sent.w
         sizes = lengths(self.scheme.algorithm, asked.stage, w)
         if BUFFERS in asked.sent and not asked.stage.asks:
             sizes[BUFFERS] = len(asked.sent[BUFFERS])
-        key = asked.place, tuple(sizes.items())
+        key = asked.place, uplink, tuple(sizes.items())
         if key not in self._known:
             tried = {n: torch.linspace(-1, 1, d, dtype=w.dtype) for n, d in sizes.items()}
             like = Vectors(**tried)

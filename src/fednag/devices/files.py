@@ -82,13 +82,10 @@ def read_samples(path: Path, devices: Iterable[str]) -> Samples:
     (Sample(who='laptop', what='up', size=1000, seconds=0.25),)
     """
     try:
-        if path.stat().st_size > LARGEST:
-            raise FednagError(path, "is larger than 1 GiB", "give a file of samples")
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise FednagError(
-            path, f"cannot be read ({error.strerror})", "check `samples` in the fleet file"
-        ) from error
+        with os_errors(path, "cannot be read", "check `samples` in the fleet file"):
+            if path.stat().st_size > LARGEST:
+                raise FednagError(path, "is larger than 1 GiB", "give a file of samples")
+            text = path.read_text(encoding="utf-8-sig")
     except ValueError as error:
         raise FednagError(path, "is not text in UTF-8", "give a CSV file") from error
     return parse_samples(text, str(path), devices)
@@ -116,7 +113,7 @@ def _parse(text: str, source: str, known: list[str]) -> list[Sample]:
         missing = [name for name in COLUMNS if name not in heading]
         if missing or len(heading) != len(COLUMNS):
             what = f"{missing[0]} is missing" if missing else "one is there twice"
-            raise FednagError("line 1", f"{what}", f"the columns are {','.join(COLUMNS)}")
+            raise FednagError("line 1", what, f"the columns are {','.join(COLUMNS)}")
         for cells in lines:
             if any(cell.strip() for cell in cells):
                 with within(f"{source}: line {lines.line_num}"):
@@ -488,8 +485,6 @@ def copy_fleet(given: str, target: Path) -> Path:
         )
     if target.exists():
         raise FednagError(target, "is there already", "choose another name")
-    try:
+    with os_errors(target, "cannot be written"):
         write_atomically(target, locate(given).read_bytes())
-    except OSError as error:
-        raise FednagError(target, f"cannot be written ({error.strerror})") from error
     return target

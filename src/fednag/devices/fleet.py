@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -110,6 +111,10 @@ class Fleet:
     def title(self) -> str:
         """Its name, for tables and charts: synthetic fleets say what they are."""
         return f"{self.name} (synthetic)" if self.synthetic else self.name
+
+    def as_data(self) -> dict[str, Any]:
+        """Which fleet it is, for programs."""
+        return {"name": self.name, "synthetic": self.synthetic, "digest": self.digest}
 
     def placing(self, workers: int) -> str:
         """Which worker is on which device, in a sentence."""

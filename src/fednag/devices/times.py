@@ -259,8 +259,8 @@ class Availability:
 ALWAYS = Availability()
 
 
-def duration(seconds: float, deviation: float | None = None, digits: int = 4) -> str:
-    """A time in s, ms or µs, perhaps with its deviation in the same unit.
+def duration(seconds: float | None, deviation: float | None = None, digits: int = 4) -> str:
+    """A time in s, ms or µs, perhaps with its deviation in the same unit; ``-`` for none.
 
     >>> from fednag.devices.times import duration
     >>> duration(71.4), duration(0.0421), duration(8.737e-06)
@@ -268,6 +268,8 @@ def duration(seconds: float, deviation: float | None = None, digits: int = 4) ->
     >>> duration(70.2831, 7.7216)
     '70.28 ± 7.72 s'
     """
+    if seconds is None:
+        return "-"
     # What rounding would make a thousand of one unit is one of the next.
     size, unit = next((u for u in UNITS if float(f"{abs(seconds):.3e}") >= u[0]), UNITS[-1])
     if not seconds:

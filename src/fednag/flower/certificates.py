@@ -34,7 +34,7 @@ def make_authority(folder: Path, days: int = DAYS) -> None:
         .sign(key, hashes.SHA384())
     )
     _write_private(folder / "ca.key", key)
-    _write(folder / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM))
+    write_new(folder / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def make_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
@@ -67,7 +67,7 @@ def make_server(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
         .sign(authority, hashes.SHA384())
     )
     _write_private(folder / "server.key", key)
-    _write(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM))
+    write_new(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def make_node_key(path: Path) -> Path:
@@ -76,7 +76,7 @@ def make_node_key(path: Path) -> Path:
     encoding, kind = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     public = path.with_name(path.name + ".pub")
     _write_private(path, key)
-    _write(public, key.public_key().public_bytes(encoding, kind) + b"\n")
+    write_new(public, key.public_key().public_bytes(encoding, kind) + b"\n")
     return public
 
 
@@ -125,10 +125,10 @@ def _write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
         else serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    _write(path, content, 0o600)
+    write_new(path, content, 0o600)
 
 
-def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+def write_new(path: Path, content: bytes, mode: int = 0o644) -> None:
     """A new file, readable as it should be from the first moment; never over another one."""
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

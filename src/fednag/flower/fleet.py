@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,12 @@ from fednag.aggregators.norm_bound import lengths as times_as_long
 from fednag.aggregators.norm_bound import norms, too_long
 from fednag.core.aggregator import including
 from fednag.core.algorithm import BUFFERS, lengths
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
+from fednag.core.executor import Answers, Exchange, Executor, Memories, Receipt, Residues
 from fednag.core.keys import UPLINK, Draws, Indexes
 from fednag.core.state import State
-from fednag.core.vectors import Vectors
+from fednag.core.vectors import Vectors, digest
 from fednag.errors import FednagError
 from fednag.flower import protocol
-from fednag.flower.ledger import Ledger, entry
 from fednag.flower.membership import PAUSE, Membership
 from fednag.flower.protocol import (
     EVALUATE,
@@ -42,7 +42,11 @@ from fednag.flower.protocol import (
     versions,
 )
 from fednag.flower.settings import Deployment
-from fednag.flower.silo_memory import accepted
+from fednag.flower.signing import is_signed
+from fednag.flower.silo_log import SiloLog, entry
+from fednag.flower.silo_memory import accepted, mark
+from fednag.flower.sums import SecureSum
+from fednag.runs.ledger import statement
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
 
@@ -73,15 +77,17 @@ class Fleet(Executor):
         deployment: Deployment,
         plan: Plan,
         token: str,
-        ledger: Ledger,
+        log: SiloLog,
         tell: Callable[[str], None] = print,
+        keys: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.grid, self.deployment, self.plan = grid, deployment, plan
-        self.token, self.ledger, self.tell = token, ledger, tell
+        self.token, self.log, self.tell = token, log, tell
         known = dict(enumerate(deployment.flower.samples))
         if not deployment.private:
             known = {i: len(o) for i, o in enumerate(plan.owned)}
-        self.membership = Membership(grid, deployment, known, tell)
+        self.membership = Membership(grid, deployment, known, tell, keys)
+        self.keys = self.membership.keys
         self._here: Local | None = None
         if deployment.evaluates_here:
             sizes = [len(o) for o in plan.owned]
@@ -117,9 +123,12 @@ class Fleet(Executor):
         }
 
         def about(silo: int) -> dict[str, Any]:
-            return {**same, **orders[silo], "accepted": accepted(memories, silo)}
+            last = {"accepted": memories.get(silo), "left": residues.get((silo, asked.place))}
+            return {**same, **orders[silo], **{key: accepted(m) for key, m in last.items()}}
 
-        answers = self._ask(TRAIN, asked.workers, asked.round, record, about)
+        if secure := self.deployment.secure:
+            return SecureSum(self, asked, secure, record, about).answers(self._like(asked))
+        answers = self.ask(TRAIN, asked.workers, asked.round, record, about)
         return self._reduced(answers, asked, memories)
 
     def verify(self, state: State) -> None:
@@ -132,9 +141,9 @@ class Fleet(Executor):
         record = protocol.pack(state.server.pick(self._with_buffers(("w",), state.server)))
 
         def about(silo: int) -> dict[str, Any]:
-            return {"accepted": accepted(state.memories, silo), "token": self.token}
+            return {"accepted": accepted(state.memories.get(silo)), "token": self.token}
 
-        answers = self._ask(EVALUATE, everyone, state.round, record, about)
+        answers = self.ask(EVALUATE, everyone, state.round, record, about)
         return self._measured(answers, state.round)
 
     def _with_buffers(self, names: tuple[str, ...], server: Vectors) -> tuple[str, ...]:
@@ -159,15 +168,18 @@ class Fleet(Executor):
         wanted = self.deployment.flower.quorum or asked // 2 + 1
         return min(wanted, asked)
 
-    def _ask(
+    def ask(
         self,
         kind: str,
         silos: Indexes,
         number: int,
-        record: ArrayRecord,
+        record: ArrayRecord | Callable[[int], ArrayRecord],
         about: Callable[[int], dict[str, Any]],
     ) -> Replies:
-        """Send to these silos what they need, and wait for answers until the deadline."""
+        """Send to these silos what they need, and wait for answers until the deadline.
+
+        ``record`` is the same for all, or made for each.
+        """
         wanted = [int(silo) for silo in silos]
         until = time.monotonic() + self.deployment.flower.deadline
         self._call_in(wanted, until)
@@ -175,19 +187,20 @@ class Fleet(Executor):
         # The versions too: a silo may have been restarted with others since it said hello.
         same = {"protocol": PROTOCOL, "digest": self.deployment.digest, **versions()}
         left = max(until - time.monotonic(), 1.0) + LATE
+        records = {silo: record(silo) if callable(record) else record for silo in here}
         messages = [
             protocol.message(
                 kind,
                 self.membership.nodes[silo],
                 {**same, "round": number, "silo": silo, **about(silo)},
-                record,
+                records[silo],
                 left,
             )
             for silo in here
         ]
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {sent: silo for sent, silo in zip(ids, here, strict=False) if sent}
-        down = len(waiting) * protocol.nbytes(record)
+        down = sum(protocol.nbytes(records[silo]) for silo in waiting.values())
         replies: dict[int, Message] = {}
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
@@ -221,7 +234,9 @@ class Fleet(Executor):
             try:
                 said = protocol.about(replies[silo])
                 protocol.expect(said, silo=silo, round=number, digest=self.deployment.digest)
-                self.membership.count(silo, said.get("samples"))
+                # Steps in which it has not looked at its data say nothing of them.
+                held = said.get("samples", self.membership.samples.get(silo))
+                self.membership.count(silo, held)
                 good[silo] = replies[silo]
             except Refusal as refusal:
                 refused[silo] = refusal
@@ -245,14 +260,17 @@ class Fleet(Executor):
 
     def _reduced(self, answers: Replies, asked: Exchange, known: Memories) -> Answers:
         """The uploads, aggregated in the order of the silos."""
-        aggregator, counted = self.plan.scheme.aggregator, self.membership.counted
-        total = None
-        ups, refused = self._decoded(answers, asked)
+        aggregator = asked.aggregator or self.plan.scheme.aggregator
+        counted, total = self.membership.counted, None
+        receipts: dict[int, Receipt] = {}
+        ups, refused = self._decoded(answers, asked, receipts)
         # A row a stage: steps and lengths, 0 is none. States of earlier versions have no lengths.
         shape = len(self.plan.scheme.stages), 1 + self._vectors
         none = torch.zeros(shape, dtype=torch.float64)
         before = {silo: kept.get("lengths", none) for silo, kept in known.items()}
-        lengths, long = self._bounded(ups, asked, before)
+        # Who is left out must not depend on others' data where the mean is noised for privacy.
+        bound = 0.0 if aggregator.always else self.deployment.flower.norm_bound
+        lengths, long = self._bounded(ups, asked, before, bound)
         refused |= long
         for silo in [silo for silo in ups if silo not in refused]:
             total = including(aggregator, total, ups[silo], counted[silo], silo)
@@ -261,9 +279,10 @@ class Fleet(Executor):
             refused |= {silo: Refusal(f"{why} (aggregator)") for silo, why in whose.items()}
             total = total.to(self.plan.problem.device)
         used = [silo for silo in ups if silo not in refused]
-        # They tell a silo which of its memories is meant: the one of the last round used.
-        last = {silo: accepted(known, silo) for silo in known}
+        # They tell a silo which of its memories are meant: those of the last round used.
+        last = {silo: accepted(kept) for silo, kept in known.items()}
         told: dict[int, dict[str, float]] = {}
+        residues: dict[tuple[int, int], Vectors] = {}
         for silo in used:
             last[silo] = last.get(silo, 0) if asked.stage.asks else asked.round
             before[silo] = before.get(silo, none).index_put(
@@ -273,6 +292,10 @@ class Fleet(Executor):
             told[silo] = {
                 name.removeprefix(TOLD): n for name, n in said.items() if name.startswith(TOLD)
             }
+            if self.plan.scheme.uplink.remembers:
+                residues[silo, asked.place] = mark(asked.round)
+        for silo in refused:
+            receipts.setdefault(silo, Receipt(None, self.membership.samples.get(silo, 0)))
         answers = replace(answers, refused=refused)
         phase = "ask" if asked.stage.asks else "train"
         self._report(answers, phase, asked.round, len(used))
@@ -280,24 +303,28 @@ class Fleet(Executor):
             total=total,
             size=sum(counted[silo] for silo in used),
             memories={
-                silo: Vectors(accepted=torch.tensor([number]), lengths=before[silo])
-                for silo, number in last.items()
+                silo: mark(number).but(lengths=before[silo]) for silo, number in last.items()
             },
+            residues=residues,
             told=told,
             refused=tuple(sorted(refused)),
             missed=answers.missed,
             down=answers.down,
             up=answers.up,
+            receipts=receipts if asked.receipts else {},
         )
 
     def _decoded(
-        self, answers: Replies, asked: Exchange
+        self, answers: Replies, asked: Exchange, receipts: dict[int, Receipt]
     ) -> tuple[dict[int, Vectors], dict[int, Refusal]]:
         """The uploads, and who has sent none that can be read and is finite."""
-        uplink, like = self.plan.scheme.uplink, self._like(asked)
+        uplink, like = self.plan.scheme.uplink.of(asked.rules), self._like(asked)
+        sent = digest(asked.sent if asked.wire is None else asked.wire) if asked.receipts else ""
         ups, refused = {}, dict(answers.refused)
         for silo, reply in answers.good.items():
             try:
+                if asked.receipts:
+                    receipts[silo] = self.receipt(silo, reply, asked, sent)
                 key = self.plan.seed, UPLINK, asked.round, silo, asked.place
                 up = protocol.decoded(uplink, protocol.arrays(reply), like, *key)
                 for name, vector in up.items():
@@ -313,10 +340,13 @@ class Fleet(Executor):
         return ups, refused
 
     def _bounded(
-        self, ups: dict[int, Vectors], asked: Exchange, before: Mapping[int, Tensor]
+        self,
+        ups: dict[int, Vectors],
+        asked: Exchange,
+        before: Mapping[int, Tensor],
+        factor: float,
     ) -> tuple[dict[int, Tensor], dict[int, Refusal]]:
         """Steps and lengths of these updates; and whose are far longer than the others'."""
-        factor = self.deployment.flower.norm_bound
         if not factor:
             return dict.fromkeys(ups, torch.zeros((), dtype=torch.float64)), {}
         if not ups:
@@ -346,6 +376,21 @@ class Fleet(Executor):
             for silo, time in zip(ups, times.tolist(), strict=True)
             if time > factor
         }
+
+    def receipt(self, silo: int, reply: Message, asked: Exchange, sent: str = "") -> Receipt:
+        """What a silo sent, signed if it has a key; a refusal if the signature is not its own."""
+        sent = sent or digest(asked.sent if asked.wire is None else asked.wire)
+        up = protocol.digest(protocol.arrays(reply))
+        key, signature = self.keys.get(silo), protocol.about(reply).get("signature")
+        samples = self.membership.samples[silo]
+        if key is None:
+            return Receipt(up, samples)
+        steps = int(asked.steps[asked.workers == silo][0])
+        entry = {"worker": silo, "round": asked.round, "stage": asked.place, "sent": sent, "up": up}
+        content = statement(self.token, {**entry, "samples": samples, "steps": steps})
+        if not isinstance(signature, str) or not is_signed(key, content, signature):
+            raise Refusal("it is not signed with the key it registered with")
+        return Receipt(up, samples, signature)
 
     def _measured(self, answers: Replies, number: int) -> Measures:
         """The silos' losses and accuracies as those of all their data together.
@@ -391,6 +436,11 @@ class Fleet(Executor):
 
     def _report(self, answers: Replies, phase: str, number: int, usable: int) -> None:
         """Write down what each silo did; stop when too few of them did well."""
+        self.enter(answers, phase, number)
+        self.check(answers, number, usable)
+
+    def enter(self, answers: Replies, phase: str, number: int) -> None:
+        """Write down what each silo did."""
         lines = []
         for silo in sorted({*answers.good, *answers.refused, *answers.missed}):
             node = str(self.membership.nodes.get(silo, "")) or None
@@ -407,7 +457,10 @@ class Fleet(Executor):
                 said = protocol.metrics(answers.good[silo])
                 more = {"samples": samples, "counted": counted, "metrics": said}
                 lines.append(entry(silo, phase, "ok", node=node, **more))
-        self.ledger.write(number, lines)
+        self.log.write(number, lines)
+
+    def check(self, answers: Replies, number: int, usable: int) -> None:
+        """Raise FednagError when too few of the silos did well."""
         asked = len({*answers.good, *answers.refused, *answers.missed})
         diverged = not usable and all(why.not_finite for why in answers.refused.values())
         if usable >= self._quorum(asked) or (diverged and not answers.missed):

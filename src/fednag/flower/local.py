@@ -7,6 +7,7 @@ made for the occasion.
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -79,30 +80,31 @@ class Federation:
             command.append("--insecure")
         return self.processes.start(f"{NAMED}-{number}", command)
 
-    def submit(self, tables: Mapping[str, Any], tell: Callable[[str], None]) -> None:
-        """Run an app with this configuration; returns when it is over, and raises if it failed."""
+    def submit(self, tables: Mapping[str, Any], tell: Callable[[str], None]) -> Path:
+        """Run an app with this configuration to its end: its run's folder. Raises if it failed."""
         count = sum(1 for _ in self.processes.folder.glob("app-*"))
         app = self.processes.folder / f"app-{count}"
         write_app(app, tables, CONNECTION)
         command = ["flwr", "run", str(app), CONNECTION, "--stream"]
         if self.simulated:
             command += ["--federation-config", f"num-supernodes={self.simulated}"]
+        self.processes.journal.write_text("")
         process = self.processes.start(f"run-{count}", command)
-        said = ""
-        for line in self._lines(f"run-{count}", process):
-            if "fednag: " in line:
-                said = line.split("fednag: ", 1)[1].strip()
-                tell(said)
-        if process.returncode or not said:
-            raise FednagError(
-                f"the run was not started: {self.processes.last_words(f'run-{count}')}"
-            )
-        if said.startswith("stopped: "):
-            raise FednagError(said.removeprefix("stopped: "))
+        facts: dict[str, Any] = {}
+        for line in self._lines(process):
+            facts |= (told := json.loads(line))
+            if "said" in told:
+                tell(told["said"])
+        if "stopped" in facts:
+            raise FednagError.of(facts["stopped"])
+        if process.returncode or "finished" not in facts:
+            begun = "broke off" if facts else "was not started"
+            raise FednagError(f"the run {begun}: {self.processes.last_words(f'run-{count}')}")
+        return Path(facts["finished"])
 
-    def _lines(self, name: str, process: subprocess.Popen[bytes]) -> Iterator[str]:
-        """What a process writes, until it ends; and the end of the SuperLink is an end too."""
-        with self.processes.log(name).open(encoding="utf-8", errors="replace") as file:
+    def _lines(self, process: subprocess.Popen[bytes]) -> Iterator[str]:
+        """Those of the journal until the process ends; and the SuperLink's end is an end too."""
+        with self.processes.journal.open(encoding="utf-8") as file:
             part = ""
             while True:
                 over = process.poll() is not None
@@ -116,9 +118,8 @@ class Federation:
                 link = self.processes.started["superlink"]
                 if link.poll() is not None:
                     process.kill()
-                    raise FednagError(
-                        "the SuperLink ended", f"{self.processes.last_words('superlink')}"
-                    )
+                    said = self.processes.last_words("superlink")
+                    raise FednagError(f"the SuperLink ended: {said}")
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=0.2)
 

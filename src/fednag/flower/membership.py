@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from fednag.flower.protocol import HELLO, PROTOCOL, Refusal, compared, expect, o
 from fednag.flower.settings import Deployment
 
 PAUSE = 0.5  # seconds between two looks
+KEY = re.compile(r"[0-9a-f]{64}")
 MAJORITY = 3  # of two silos one may well have most of the data
 AGAIN = 60.0  # seconds after which a node that was turned away may try again
 
@@ -32,11 +34,13 @@ class Membership:
         deployment: Deployment,
         sizes: Mapping[int, int],
         tell: Callable[[str], None],
+        keys: Mapping[int, str],
     ) -> None:
         self.grid, self.deployment, self.tell = grid, deployment, tell
         self.sizes = sizes  # where the server knows them itself
         self.nodes: dict[int, int] = {}  # silo -> node
         self.samples: dict[int, int] = {}  # silo -> what it said; the first word counts
+        self.keys = dict(keys)  # silo -> its public key, if it signs; the first word counts
         self.turned_away: dict[int, str] = {}  # node -> why
         self._asked: dict[str, int] = {}  # message -> node, still to answer
         self._first: dict[int, float] = {}  # node -> when it was first asked since it connected
@@ -143,7 +147,18 @@ class Membership:
             raise Refusal(f"it says it is silo {silo}, and is registered as {name!r}")
         if silo in self.nodes:
             raise Refusal(f"silo {silo} is already here, as node {self.nodes[silo]}")
-        return silo, self.count(silo, said.get("samples"))
+        samples = self.count(silo, said.get("samples"))
+        self._register(silo, said.get("key"))
+        return silo, samples
+
+    def _register(self, silo: int, key: object) -> None:
+        """Keep a silo's public key; one that comes back must have the same."""
+        if key is not None and not (isinstance(key, str) and KEY.fullmatch(key)):
+            raise Refusal(f"its ledger key is {one_line(key, 80)}, not 64 hexadecimal digits")
+        if silo in self.keys and key != self.keys[silo]:
+            raise Refusal(f"its ledger key is not the one that silo {silo} registered with")
+        if key is not None:
+            self.keys[silo] = key
 
     def count(self, silo: int, claimed: object) -> int:
         """A sample count that may be believed: whole, above 0, within the cap, never changed."""

@@ -18,6 +18,7 @@ from types import TracebackType
 
 from fednag.errors import FednagError, not_installed
 from fednag.flower import guardian
+from fednag.flower.journal import JOURNAL
 
 START = 60.0  # seconds a server may take to listen
 
@@ -73,6 +74,7 @@ class Processes:
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
             guardian.MARK: self.token,
+            JOURNAL: str(self.journal),
         }
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -117,6 +119,11 @@ class Processes:
             said = " ".join((done.stdout + done.stderr).split())[-500:]
             raise FednagError(f"`{' '.join(command[:3])}` failed: {said}")
         return done.stdout
+
+    @property
+    def journal(self) -> Path:
+        """Where the server app notes what the command must know."""
+        return self.folder / "journal.jsonl"
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ import tomli_w
 
 from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment
-from fednag.config.own import files_of, place_of, short
-from fednag.config.parts import LISTED, REGISTRIES, kinds_of
+from fednag.config.own import Carried, carried
+from fednag.config.parts import LISTED, REGISTRIES
 from fednag.config.paths import PARTS
-from fednag.config.sections import is_own
+from fednag.core.files import os_errors
 from fednag.errors import FednagError
 from fednag.flower.settings import PACKAGE, SILOS, Flower, read_run_config
 
@@ -114,54 +113,35 @@ def write_app(
     """A Flower app in ``folder``, which must be new or empty; the files it is made of."""
     deployment = read_run_config(flat(tables))  # what cannot run is not written
     tables, shipped = with_shipped(tables, deployment.experiment)
-    try:
+    with os_errors(folder, "cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise FednagError(folder, "is not empty", "choose a new folder")
         name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "fednag-app"
-        files: dict[str, str | bytes] = {
+        files = {
             "pyproject.toml": tomli_w.dumps(_project(name, tables)),
             "README.md": README.format(name=name, connection=connection, silos=deployment.silos),
             f"{PACKAGE}/__init__.py": f'"""{name}: fednag on Flower."""\n',
             f"{PACKAGE}/client_app.py": CLIENT,
             f"{PACKAGE}/server_app.py": SERVER,
         }
-        files |= {f"{PACKAGE}/{path}": content for path, content in shipped.items()}
         for path, content in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content if isinstance(content, bytes) else content.encode())
-    except OSError as error:
-        raise FednagError(folder, f"cannot be written ({error.strerror})") from error
-    return [folder / path for path in files]
+            (folder / path).write_text(content, encoding="utf-8")
+        shipped.write(folder / PACKAGE)
+    return [folder / path for path in (*files, *(f"{PACKAGE}/{p}" for p in shipped.contents))]
 
 
 def with_shipped(
     tables: Mapping[str, Any], experiment: Experiment
-) -> tuple[dict[str, Any], dict[str, bytes]]:
+) -> tuple[dict[str, Any], Carried]:
     """The tables with paths inside the app, and the user's own files to be put there.
 
-    Each part is in a folder of its own, beside the neighbours it imports, so that files of one name
-    do not meet. Silos compare the digests with those in the tables.
+    Silos compare the digests with those in the tables.
     """
-    changed = _copied(tables)
-    names, digests, contents = {}, {}, {}
-    for spec in (
-        experiment.algorithm["name"],
-        experiment.model.name,
-        experiment.model.loss,
-        *(experiment.evaluation.metrics or ()),
-        *kinds_of(experiment),
-    ):
-        if not is_own(spec) or not (place := place_of(spec)).endswith(".py"):
-            continue
-        found = files_of(spec, "own")
-        folder = f"own/{sha256(''.join(found.values()).encode()).hexdigest()[:12]}"
-        for file, digest in found.items():
-            path = f"{folder}/{Path(file).relative_to(Path(place).parent).as_posix()}"
-            digests[path], contents[path] = digest, Path(file).read_bytes()
-        names[spec] = f"{folder}/{Path(place).name}:{short(spec)}"
-    if not names:
-        return changed, {}
+    changed, files = _copied(tables), carried([*experiment.own_names, experiment.ledger.anchor])
+    if not (names := files.names):
+        return changed, files
     for section, key in PARTS:
         given = tables[section].get(key, "")
         if given in names:
@@ -173,8 +153,8 @@ def with_shipped(
     metrics = experiment.evaluation.metrics or ()
     changed["evaluation"]["metrics"] = _single([names.get(m, m) for m in metrics] or None)
     kept = {k: v for k, v in (experiment.own or {}).items() if not k.endswith(".py")}
-    changed["own"] = kept | digests
-    return changed, contents
+    changed["own"] = kept | dict(files.digests)
+    return changed, files
 
 
 def _copied(tables: Mapping[str, Any]) -> dict[str, Any]:

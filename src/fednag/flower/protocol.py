@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from importlib.metadata import version
 from math import isfinite
 from typing import Any
@@ -22,7 +23,7 @@ from flwr.common.constant import ErrorCode
 from fednag.core.algorithm import Algorithm
 from fednag.core.keys import generator
 from fednag.core.transform import Chain
-from fednag.core.vectors import Vector, Vectors
+from fednag.core.vectors import Vector, Vectors, digest_of_bytes
 from fednag.errors import FednagError
 
 PROTOCOL = 2
@@ -64,14 +65,16 @@ class Refusal(Exception):  # noqa: N818 (it is the silo's fault, not ours)
         self.not_finite = not_finite
 
 
-def versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
     """What both sides must have in common."""
     return {name: version(name) for name in VERSIONED}
 
 
-def compared(others_allowed: bool) -> dict[str, str]:
+def compared(others_allowed: bool) -> Mapping[str, str]:
     """Those versions of ours that the other side must have."""
-    return {"fednag": version("fednag")} if others_allowed else versions()
+    known = versions()
+    return {"fednag": known["fednag"]} if others_allowed else known
 
 
 def pack(vectors: Mapping[str, Vector]) -> ArrayRecord:
@@ -147,6 +150,11 @@ def layout(lengths: Mapping[str, int], dtype: torch.dtype) -> Vectors:
 def nbytes(record: ArrayRecord) -> int:
     """Bytes of the vectors in a record."""
     return sum(len(array.data) for array in record.values())
+
+
+def digest(record: ArrayRecord) -> str:
+    """That of the vectors in a record, as ``fednag.core.vectors.digest`` gives it."""
+    return digest_of_bytes((name, array.dtype, array.data) for name, array in record.items())
 
 
 def message(

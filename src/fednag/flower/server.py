@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,17 +12,21 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fednag.config import Experiment
+from fednag.core.files import write_atomically
 from fednag.core.record import expected_rounds
 from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
 from fednag.flower.fleet import Fleet
-from fednag.flower.ledger import Ledger
+from fednag.flower.journal import note, say
 from fednag.flower.settings import Deployment, read_run_config
+from fednag.flower.silo_log import SiloLog
 from fednag.flower.silo_memory import TOKEN
+from fednag.privacy.promise import secret_noise
 from fednag.runs.build import Builder, Parts
 from fednag.runs.execute import Execution, find
 from fednag.runs.folder import RunFolder
+from fednag.runs.ledger import file_of, keys_of, verify
 from fednag.runs.outcome import Outcome
 from fednag.simulate.run import Plan
 
@@ -35,28 +40,35 @@ def main(grid: Grid, context: Context) -> None:
     """What ``flwr run`` starts on the server."""
     torch.set_num_threads(1)
     try:
-        run = serve(grid, read_run_config(context.run_config), _say)
+        run = serve(grid, read_run_config(context.run_config), say)
     except FednagError as error:
-        _say(f"stopped: {error}")
+        print(f"fednag: stopped: {error}", flush=True)
+        note(stopped=error.to_dict())
         raise
-    _say(f"{run.ended}; wrote {run.folder}")
+    say(f"{run.ended}; wrote {run.folder}")
+    note(finished=str(run.folder))
 
 
 def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Outcome:
     """Play a deployment's rounds with the silos on ``grid``; writes the usual run folder."""
     resolved, plan, notes = plan_of(deployment)
+    scheme, privacy = secret_noise(plan.scheme, plan.privacy)
+    plan = replace(plan, scheme=scheme, privacy=privacy)
     out = Path(deployment.flower.out)
-    ledger = Ledger()
+    log = SiloLog()
     folder = None
     if deployment.flower.resume:
         folder = find(out, resolved.label, resolved)
         if folder is None:
             tell(f"flower.resume: no such run in {out}; a new one begins")
     token = _token_of(folder)
-    fleet = Fleet(grid, deployment, plan, token, ledger, tell)
+    kept = verify(folder).entries if folder and file_of(folder).exists() else []
+    fleet = Fleet(grid, deployment, plan, token, log, tell, keys_of(kept))
 
     def opened(folder: RunFolder) -> None:
-        ledger.open(folder.path)
+        if resolved.own:  # the app's folder, where they are now, does not outlive the run
+            write_atomically(folder.config_file, resolved.carried_to(folder.path))
+        log.open(folder.path)
         tell(f"writing {folder.path}")
 
     execution = Execution(
@@ -101,7 +113,3 @@ def _news(state: State, plan: Plan) -> str:
         known = {n: value for n, value in state.record.metrics.items() if value is not None}
         text += "".join(f", {name} {value:.4g}" for name, value in known.items())
     return f"{text}, {state.seconds:.1f} s"
-
-
-def _say(text: str) -> None:
-    print(f"fednag: {text}", flush=True)

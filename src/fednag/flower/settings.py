@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from fednag.aggregators import Secure
 from fednag.config import (
     CUSTOM,
     DEFAULT,
@@ -25,10 +26,10 @@ from fednag.config import (
     methods,
     override,
     parse,
+    participants,
     value,
 )
 from fednag.config.messages import explain
-from fednag.config.own import placed_name
 from fednag.config.parts import LISTED, scheme_of
 from fednag.config.paths import with_code
 from fednag.config.sections import Section
@@ -91,6 +92,17 @@ class Deployment:
         return tuple(int(part) for part in self.flower.shape.split(","))
 
     @property
+    def secure(self) -> Secure | None:
+        """The aggregator, if the server is to see sums alone."""
+        aggregator = self.scheme.aggregator
+        return aggregator if isinstance(aggregator, Secure) else None
+
+    @property
+    def cohort(self) -> int:
+        """Silos of a round."""
+        return min(participants(self.experiment, self.silos), self.silos)
+
+    @property
     def evaluates_here(self) -> bool:
         """Whether the server has the data to evaluate models on."""
         if self.experiment.model.batch_norm == "local":
@@ -148,6 +160,12 @@ class Deployment:
                 "they can",
                 "leave it out",
             )
+        if self.secure:
+            self.secure.needed(self.cohort)
+            if self.secure.dropouts:
+                raise FednagError(
+                    "aggregator.dropouts", "silos need no help to vanish", "leave it out"
+                )
         if 0 < flower.norm_bound < 1:
             raise FednagError(
                 "flower.norm-bound",
@@ -224,14 +242,12 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
     home = getattr(sys.modules.get(PACKAGE), "__file__", None)
     folder = Path(home).parent if home else None
     raw = with_code(raw, folder)
-    if "own" in raw:
-        raw["own"] = {placed_name(f"{k}:_", folder)[:-2]: v for k, v in raw["own"].items()}
     data, table = raw.get("data", {}), raw.get("algorithm", {})
     if data.get("name") == SILOS:
         raw["data"] = {**data, "name": CUSTOM}
     name = table.get("name", DEFAULT)
     # Numbers of other methods may stand beside it, so that one key changes the method.
-    ((_, chosen),) = methods({**raw, "algorithm": table}, [name])
+    ((_, chosen),) = methods({**raw, "algorithm": table}, [name], SOURCE)
     if rounds is not None:
         training = chosen.get("training", {})
         if type(rounds) is not int or rounds < 1:
@@ -239,6 +255,8 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
         tau = training.get("tau", Experiment().training.tau)
         if type(tau) is int:
             chosen["training"] = {**training, "iterations": rounds * tau}
+    if chosen.get("ledger", {}).get("kind", "auto") == "auto":
+        chosen["ledger"] = {**chosen.get("ledger", {}), "kind": "chain"}
     # Each silo is alone on its machine, and every round is saved.
     chosen["engine"] = {**chosen.get("engine", {}), "chunk": 1}
     chosen["checkpoint"] = {"rounds": 1, "seconds": 0.0}

@@ -6,8 +6,10 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord
 
 from fednag.controllers import Constant
@@ -19,12 +21,11 @@ from fednag.errors import FednagError
 from fednag.flower.protocol import METRIC, Refusal, decoded, layout
 from fednag.flower.settings import Deployment
 from fednag.flower.silo_data import held_by, number_of
+from fednag.privacy.promise import secretly
 from fednag.problems.metrics import fitting
 from fednag.runs.build import Builder, metrics_of, resolve_device
 from fednag.simulate.engine import Engine, Uploads, first_memory, is_checked
 from fednag.simulate.evaluator import Evaluator
-
-RESIDUE = "residue."  # before the names of what transforms keep, in a silo's memory
 
 
 class Silo:
@@ -41,7 +42,7 @@ class Silo:
         draws = Draws(
             experiment.seed, [self.samples], experiment.training.batch, numbers=[self.number]
         )
-        self.scheme = deployment.scheme
+        self.scheme = secretly(deployment.scheme)
         self.engine = Engine(
             self.problem, self.scheme, [holding.samples], draws, chunk=1, threads=1
         )
@@ -54,7 +55,7 @@ class Silo:
         self.experiment = experiment
 
     def _check_memory(self, node_config: Mapping[str, Any]) -> None:
-        """What the uplink's transforms leave out must be kept, and for one exchange a round."""
+        """What the uplink's transforms leave out must be kept."""
         if "memory-folder" not in node_config:
             raise FednagError(
                 "uplink",
@@ -62,19 +63,12 @@ class Silo:
                 "it",
                 "give its node-config a memory-folder",
             )
-        if len(self.scheme.stages) > 1:
-            raise FednagError(
-                "uplink",
-                "one of its transforms keeps what it left out, and "
-                f"{type(self.algorithm).__name__} has rounds of several exchanges, for which "
-                "silos do not keep that",
-                "leave the transform out",
-            )
 
     def like(self, names: tuple[str, ...]) -> Vectors:
         """Names, lengths and types of vectors that come down."""
         problem = self.problem
-        lengths = {name: len(problem.initial) for name in names}
+        first = self.algorithm.init(problem.initial)
+        lengths = {name: len(first.get(name, problem.initial)) for name in names}
         if problem.batch_norm == "averaged" and len(problem.buffers):
             lengths[BUFFERS] = len(problem.buffers)
         return layout(lengths, problem.dtype)
@@ -85,11 +79,15 @@ class Silo:
         return decoded(self.scheme.downlink, record, self.like(self.sent(place)), *key)
 
     @property
+    def same_steps(self) -> bool:
+        """All silos of a round do the same number of local iterations."""
+        return isinstance(self.scheme.controller, Constant)
+
+    @property
     def most_steps(self) -> int:
         """Local iterations a server may ask for: tau, unless a controller decides."""
         training = self.experiment.training
-        plain = isinstance(self.scheme.controller, Constant)
-        return training.tau if plain else training.iterations
+        return training.tau if self.same_steps else training.iterations
 
     def sent(self, place: int) -> tuple[str, ...]:
         """The vectors that come down in a stage."""
@@ -98,35 +96,45 @@ class Silo:
         return tuple(dict.fromkeys((*stage.down, *read)))
 
     def fresh(self) -> Vectors:
-        """The memory of a worker that has none yet, and what its transforms keep."""
-        first = first_memory(self.algorithm, self.problem)
-        if not self.scheme.uplink.remembers:
-            return first
-        w = self.problem.initial
-        sizes = lengths(self.algorithm, self.scheme.stages[-1], w)
-        residue = self.scheme.uplink.init(layout(sizes, w.dtype))
-        return first.but(**{RESIDUE + name: vector.clone() for name, vector in residue.items()})
+        """The memory of a worker that has none yet."""
+        return first_memory(self.algorithm, self.problem)
 
-    def exchange(self, asked: Exchange, mine: Vectors) -> tuple[Uploads, Vectors, float]:
-        """(what goes up, the new memory, seconds)."""
+    def fresh_residue(self, place: int) -> Vectors:
+        """What its transforms keep of a stage's uploads before the first one."""
+        uplink, stage, w = self.scheme.uplink, self.scheme.stages[place], self.problem.initial
+        if not uplink.remembers:
+            return Vectors()
+        sizes = lengths(self.algorithm, stage, w)
+        if BUFFERS in self.like(()) and not stage.asks:
+            sizes[BUFFERS] = len(self.problem.buffers)
+        return uplink.init(layout(sizes, w.dtype)).map(torch.clone)
+
+    def exchange(
+        self, asked: Exchange, mine: Vectors, left: Vectors
+    ) -> tuple[Uploads, Vectors, float]:
+        """(what goes up, the new memory, seconds); ``left`` is what transforms have kept."""
         began = time.monotonic()
         asked = replace(asked, sent=self._here(asked.sent))
         # A silo starts anew every round, and was checked before.
         checks = nullcontext() if is_checked(asked.round) else self.problem.trusted()
-        own = Vectors(**{n: v for n, v in mine.items() if not n.startswith(RESIDUE)})
-        memories = {0: self._here(own)} if own else {}
-        left = {n.removeprefix(RESIDUE): v for n, v in mine.items() if n.startswith(RESIDUE)}
-        residues = {(0, asked.place): self._here(Vectors(**left))} if left else {}
+        memories = {0: self._here(mine)} if mine else {}
+        residues = {(0, asked.place): self._here(left)} if left else {}
         with self.engine, checks:
             if is_checked(asked.round):
                 self.problem.check_again()
             found = self.engine.uploads(asked, memories, residues)
         if not found.finite.all():
-            raise Refusal("the update is not finite", not_finite=True)
-        kept = found.kept.map(lambda rows: rows[0].clone()) if found.kept else own
-        if found.left:
-            kept = kept.but(**{RESIDUE + name: v for name, v in found.left[0].items()})
+            raise Refusal(self._unusable(found.up), not_finite=True)
+        kept = found.kept.map(lambda rows: rows[0].clone()) if found.kept else mine
         return found, kept, time.monotonic() - began
+
+    def _unusable(self, up: Vectors) -> str:
+        """Why an update is not sent."""
+        largest = max(float(vector.abs().max()) for vector in up.values())
+        if not isfinite(largest):
+            return "the update is not finite"
+        limit = getattr(self.scheme.aggregator, "range", 0.0)
+        return f"the update has a number of {largest:.4g}; raise aggregator.range from {limit:g}"
 
     def _here(self, sent: Vectors) -> Vectors:
         return sent.map(lambda vector: vector.to(self.problem.device))

@@ -65,7 +65,7 @@ def held_by(deployment: Deployment, node_config: Mapping[str, Any]) -> Holding:
             else "leave out its data-folder and data-function"
         )
         wanted = "data of every silo's own" if deployment.private else "a data set by name"
-        raise FednagError("", f"the run is about {wanted}", f"{remedy}", source="node config")
+        raise FednagError("", f"the run is about {wanted}", remedy, source="node config")
     if not deployment.private:
         experiment = deployment.experiment
         dataset = load(experiment)

@@ -3,7 +3,8 @@
 It lives in ``context.state``, which ends with the SuperNode and with the run. With
 ``memory-folder`` in the ``node_config`` it is on the silo's disk too, and survives both. Memories
 are labelled with the round they come from: the server says which of a silo's rounds it used last,
-so an update that never arrived leaves no trace in the memory.
+so an update that never arrived leaves no trace in the memory. What transforms leave out is kept
+beside it, for each of a round's exchanges.
 """
 
 from __future__ import annotations
@@ -13,38 +14,43 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import RecordDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from fednag.core.executor import Memories
-from fednag.core.files import write_atomically
+from fednag.core.files import os_errors, write_atomically
 from fednag.core.vectors import Vectors
-from fednag.errors import FednagError
 from fednag.flower.protocol import Refusal, pack, unpack
 
-KEPT = 3  # rounds: the server may go back to the one before its last
+KEPT = 2  # rounds that were used: the server may go back to the one before its last
 TOKEN = re.compile(r"[0-9a-f]{32}")
-PREFIX = "memory."
+MEMORY = "memory"
 
 
 class Memory:
-    """The memories of one silo in one run, newest few."""
+    """What one silo keeps of one kind in one run: its memory, or an exchange's residue."""
 
     def __init__(
-        self, state: RecordDict, node_config: Mapping[str, Any], token: str, first: Vectors
+        self,
+        state: RecordDict,
+        node_config: Mapping[str, Any],
+        token: str,
+        first: Vectors,
+        kind: str = MEMORY,
     ) -> None:
         if not TOKEN.fullmatch(token):
             raise Refusal("the run has no proper token")
-        self.state, self.first = state, first
+        self.state, self.first, self.prefix = state, first, f"{kind}."
         folder = node_config.get("memory-folder")
-        self.folder = Path(str(folder)) / token if folder else None
+        name = token if kind == MEMORY else f"{token}/{kind}"
+        self.folder = Path(str(folder)) / name if folder else None
 
     def after(self, number: int) -> tuple[Vectors, bool]:
         """The memory after round ``number`` (0: before the first); and whether it was lost."""
         if not self.first or not number:
             return self.first, False
-        key = f"{PREFIX}{number}"
+        key = f"{self.prefix}{number}"
         if key in self.state.array_records:
             return unpack(self.state.array_records[key], self.first), False
         found = self._on_disk(number)
@@ -52,28 +58,23 @@ class Memory:
             return self.first, True
         return found, False
 
-    def keep(self, number: int, kept: Vectors) -> None:
+    def keep(self, number: int, kept: Vectors, accepted: int) -> None:
+        """Keep this one and those the server may ask for, who used that of ``accepted`` last."""
         if not self.first:
             return
-        self.state[f"{PREFIX}{number}"] = pack(kept)
-        rounds = _rounds(self.state.array_records)
-        before = [old for old in rounds if old <= number]
-        for old in {*rounds} - {*before[-KEPT:]}:  # later ones are of a training before this
-            del self.state[f"{PREFIX}{old}"]
+        self.state[f"{self.prefix}{number}"] = pack(kept)
+        for old in _unwanted(self._rounds(), number, accepted):
+            del self.state[f"{self.prefix}{old}"]
         if self.folder is None:
             return
-        try:
+        unkept = "the silo's memory cannot be kept there"
+        with os_errors(self.folder, unkept, "give another memory-folder"):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             content = save({name: vector.cpu().contiguous() for name, vector in kept.items()})
             write_atomically(self.folder / f"{number:09}.safetensors", content)
-            for path in sorted(self.folder.glob("*.safetensors"))[:-KEPT]:
-                path.unlink()
-        except OSError as error:
-            raise FednagError(
-                self.folder,
-                f"the silo's memory cannot be kept there ({error.strerror})",
-                "give another memory-folder",
-            ) from error
+            found = {int(path.stem): path for path in self.folder.glob("*.safetensors")}
+            for old in _unwanted(sorted(found), number, accepted):
+                found[old].unlink()
 
     def _on_disk(self, number: int) -> Vectors | None:
         if self.folder is None:
@@ -83,10 +84,25 @@ class Memory:
         except (OSError, SafetensorError, ValueError, RuntimeError):
             return None
 
+    def _rounds(self) -> list[int]:
+        keys = [key for key in self.state.array_records if key.startswith(self.prefix)]
+        return sorted(int(key.removeprefix(self.prefix)) for key in keys)
 
-def accepted(memories: Memories, silo: int) -> int:
+
+def mark(number: int) -> Vectors:
+    """What the server keeps in place of what a silo keeps: the round it comes from."""
+    return Vectors(accepted=torch.tensor([number]))
+
+
+def accepted(mark: Vectors | None) -> int:
     """The last round of a silo whose update was used, as the server knows it; 0 for none."""
-    return int(memories[silo].accepted) if silo in memories else 0
+    return int(mark.accepted) if mark is not None else 0
+
+
+def _unwanted(rounds: list[int], number: int, accepted: int) -> set[int]:
+    """Those never used, or of a training before this; and of those used all but the last few."""
+    used = [old for old in rounds if old <= accepted]
+    return {*rounds} - {*used[-KEPT:], number}
 
 
 def _alike(found: Vectors, first: Vectors) -> bool:
@@ -96,7 +112,3 @@ def _alike(found: Vectors, first: Vectors) -> bool:
         found[name].shape == vector.shape and found[name].dtype == vector.dtype
         for name, vector in first.items()
     )
-
-
-def _rounds(records: Mapping[str, Any]) -> list[int]:
-    return sorted(int(key.removeprefix(PREFIX)) for key in records if key.startswith(PREFIX))

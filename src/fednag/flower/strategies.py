@@ -7,9 +7,9 @@ In the ServerApp put one of these where Flower's ``FedAvg`` was; in the ClientAp
     result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=10)
 
 Every method of the registry has one, of the same name. A strategy takes the method's numbers and
-what ``Method`` and Flower's ``FedAvg`` take. The round is the simulator's; Flower draws who takes
-part. Replies that are not finite, wrongly shaped or claim an absurd number of samples are left out,
-and logged.
+what ``Method`` and Flower's ``FedAvg`` take. The round is the simulator's; Flower, or a controller,
+draws who takes part. Replies that are not finite, wrongly shaped or claim an absurd number of
+samples are left out, and logged.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg as Averaging
 from flwr.serverapp.strategy import Result
 
+from fednag.aggregators import Secure
 from fednag.algorithms import ALGORITHMS
 from fednag.config import check_algorithm, describe
 from fednag.config.own import build_part
@@ -53,29 +54,35 @@ from fednag.core.transform import Chain, Transform
 from fednag.core.vectors import Vectors
 from fednag.errors import FednagError, within
 from fednag.flower.named import ORDER, SIZE, STEPS, TRAIN, Names
-from fednag.flower.protocol import Refusal, one_line
+from fednag.flower.protocol import Refusal, one_line, pack
 from fednag.flower.settings import MOST_SAMPLES
-from fednag.flower.silo_memory import accepted
+from fednag.flower.silo_memory import accepted, mark
+from fednag.privacy.promise import secret
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn(Controller):
-    """All stages of a round go to the nodes that Flower drew for it."""
+class Among(Controller):
+    """A controller that is told of these nodes alone; without one, all of them are asked."""
 
     workers: Indexes
+    controller: Controller | None = None
 
     def next(
         self, state: dict[str, Any], news: News, free: Indexes, stage: Algorithm, setting: Setting
     ) -> tuple[Order, dict[str, Any]]:
+        if self.controller:
+            return self.controller.next(state, news, self.workers, stage, setting)
         return Order(self.workers, setting.tau), state
 
 
 class Method(Averaging, Executor):
     """Any method as a strategy: ``Method(algorithm, **options of Flower's FedAvg)``.
 
-    ``uplink``, ``aggregator`` and ``schedules`` are parts of a round as in experiment files: names,
-    tables or objects. A schedule runs over the rounds of ``start``; ``seed`` is that of the random
-    draws of transforms and aggregators.
+    ``uplink``, ``downlink``, ``aggregator``, ``controller`` and ``schedules`` are parts of a round
+    as in experiment files: names, tables or objects. A schedule runs over the rounds of ``start``;
+    ``seed`` is that of the random draws of methods and parts. With ``tau`` every node does so many
+    local iterations a round, however many batches its loader has, and a controller may say
+    otherwise. A controller also draws the nodes of a round, as many as Flower would.
     """
 
     def __init__(
@@ -83,7 +90,10 @@ class Method(Averaging, Executor):
         algorithm: Algorithm,
         *,
         uplink: Sequence[Any] = (),
+        downlink: Sequence[Any] = (),
         aggregator: Any = "mean",
+        controller: Any = None,
+        tau: int | None = None,
         schedules: Sequence[Any] = (),
         seed: int = 0,
         max_samples: int = MOST_SAMPLES,
@@ -93,16 +103,37 @@ class Method(Averaging, Executor):
         if algorithm.pooled:
             raise FednagError(f"{algorithm!r} is centralised: there is nothing to federate")
         check_algorithm(algorithm)
+        if algorithm.channel or algorithm.aggregator is not None:
+            raise FednagError(
+                "algorithm",
+                f"{type(algorithm).__name__} encodes or noises what travels, which nodes of an app "
+                "do not do for it",
+                "use a deployment of fednag's own",
+            )
+        if isinstance(summed := _part("aggregator", aggregator), Secure):
+            raise FednagError(
+                "aggregator",
+                "a strategy sees every node's update, so nothing would be secure",
+                "use `fednag flower` for it",
+            )
         self.algorithm, self.seed, self.max_samples = algorithm, seed, max_samples
         self.scheme = Scheme(
             algorithm,
             uplink=Chain(tuple(_part("uplink", part) for part in uplink)),
-            aggregator=_part("aggregator", aggregator),
+            downlink=Chain(tuple(secret(_part("downlink", part)) for part in downlink)),
+            aggregator=secret(summed),
             schedules=tuple(_part("schedule", part) for part in schedules),
         )
         for place, schedule in enumerate(self.scheme.schedules):
             check_schedule(schedule, algorithm, f"schedules.{place}.field")
-        self._uplink = [described(part, "uplink")[0] for part in self.scheme.uplink.parts]
+        self.controller = None if controller is None else _part("controller", controller)
+        if tau is not None and (type(tau) is not int or tau < 1):
+            raise FednagError("tau", f"{tau!r} is not allowed", "give a whole number from 1 up")
+        if self.controller and tau is None:
+            raise FednagError("tau", "is missing", "say how many local iterations are usual")
+        self.tau = tau
+        links = {"uplink": self.scheme.uplink, "downlink": self.scheme.downlink}
+        self._links = {name: [described(p, name)[0] for p in c.parts] for name, c in links.items()}
         self.state: State | None = None
         self._rounds, self._timeout = 1, 3600.0
 
@@ -136,7 +167,9 @@ class Method(Averaging, Executor):
         if not drawn:
             return []
         self._meet({*grid.get_node_ids(), *drawn})
-        self._round = self._exchanges(arrays, sorted(self._index[node] for node in drawn))
+        if self.tau and self.state and self.state.iteration >= self.tau * self._rounds:
+            return []  # a controller's long rounds have used up all iterations
+        self._round = self._exchanges(arrays, drawn)
         asked = self._go_on(None)
         while asked and asked[0].place < len(self.algorithm.stages) - 1:
             asked = self._go_on(self.exchange(*asked))
@@ -177,7 +210,9 @@ class Method(Averaging, Executor):
         self._index: dict[int, int] = {}  # the round's number of each node
         self._nodes: list[int] = []
         w = self._names.flat(arrays)
-        self.state = State(self.algorithm.init(w), np.zeros(0, dtype=np.int64))
+        control = self.controller.init() if self.controller else {}
+        server = self.algorithm.init(w)
+        self.state = State(server, np.zeros(0, dtype=np.int64), control=control)
 
     def _meet(self, here: set[int]) -> None:
         """Number the nodes that are new, and ask each for its samples, once."""
@@ -208,10 +243,12 @@ class Method(Averaging, Executor):
         state = replace(self.state, starts=starts, rounds=(), missed=(), refused=())
         if arrays is not self._model:  # somebody has changed them, e.g. to add noise
             state = replace(state, server=state.server.but(w=self._names.flat(arrays)))
-        # Nodes know how many local iterations they do: here a round counts as one.
-        most = max(self._rounds, state.iteration + 1)
-        setting = Setting(self.seed, 1, most, len(drawn), sizes)
-        controller = Drawn(np.array(drawn, dtype=np.int64))
+        # Without tau nodes know how many local iterations they do: here a round counts as one.
+        tau = self.tau or 1
+        most = max(self._rounds * tau, state.iteration + 1)
+        setting = Setting(self.seed, tau, most, len(drawn), sizes)
+        known = sorted(self._index[node] for node in (self._here if self.controller else drawn))
+        controller = Among(np.array(known, dtype=np.int64), self.controller)
         return Loop(replace(self.scheme, controller=controller), setting, self).exchanges(state)
 
     def _go_on(self, answers: Answers | None) -> Asked | None:
@@ -231,24 +268,31 @@ class Method(Averaging, Executor):
         return vectors.without(BUFFERS).but(w=w)
 
     def _messages(self, asked: Exchange, memories: Memories) -> list[Message]:
-        record = self._names.pack(self._whole(asked.sent))
+        down: dict[str, Any] = {}
+        if asked.wire is None:
+            record = self._names.pack(self._whole(asked.sent))
+        else:
+            record = pack(asked.wire)
+            down["sent"] = {name: len(vector) for name, vector in asked.sent.items()}
+            layout = self._names.layout
+            down["names"] = [layout.names, layout.shapes, self._names.dtypes]
         order = {
             "phase": TRAIN,
             "algorithm": describe(self.algorithm),
             "stage": asked.place,
             "numbers": dict(asked.numbers),
             "differences": asked.as_differences,
-            "uplink": self._uplink,
+            **self._links,
+            **down,
             "seed": self.seed,
             "round": asked.round,
             "token": self._token,
         }
-        return [
-            self._message(
-                self._nodes[worker], record, {**order, "accepted": accepted(memories, worker)}
-            )
-            for worker in asked.workers.tolist()
-        ]
+        messages = []
+        for worker, steps in zip(asked.workers.tolist(), asked.steps.tolist(), strict=True):
+            own = {"accepted": accepted(memories.get(worker)), "steps": steps if self.tau else None}
+            messages.append(self._message(self._nodes[worker], record, {**order, **own}))
+        return messages
 
     def _message(self, node: int, record: ArrayRecord, order: dict[str, Any]) -> Message:
         config = ConfigRecord({**self._config, ORDER: json.dumps(order)})
@@ -278,7 +322,9 @@ class Method(Averaging, Executor):
             (metrics,) = reply.content.metric_records.values()
             if isinstance(done := metrics.get(STEPS), int) and done >= 0:
                 steps[worker] = done
-            total = including(self.scheme.aggregator, total, up, samples, worker)
+            total = including(
+                asked.aggregator or self.scheme.aggregator, total, up, samples, worker
+            )
         heard = {*used, *refused}
         if total is not None:
             total, whose = self.scheme.aggregator.screen(total)
@@ -287,11 +333,10 @@ class Method(Averaging, Executor):
                 refused.append(worker)
                 del used[worker]
         # It tells a node which of its memories is meant: the one of the last round used.
-        mark = Vectors(accepted=torch.tensor([asked.round]))
         answers = Answers(
             total=total,
             size=sum(self._sizes[self._nodes[worker]] for worker in used),
-            memories={} if asked.stage.asks else dict.fromkeys(used, mark),
+            memories={} if asked.stage.asks else dict.fromkeys(used, mark(asked.round)),
             steps=steps,
             refused=tuple(refused),
             missed=tuple(worker for worker in asked.workers.tolist() if worker not in heard),
@@ -327,6 +372,12 @@ class Method(Averaging, Executor):
             raise Refusal("its running statistics are not those of the other nodes")
         if not part.layout.names:
             return up
+        if self.scheme.downlink.parts:
+            raise FednagError(
+                "downlink",
+                "this model has running statistics, which would be changed with its weights",
+                "leave the downlink out, or use a deployment of fednag's own",
+            )
         if asked.as_differences and BUFFERS not in asked.sent:
             statistics = statistics + self._names.take(asked.sent.w, part.layout)
         return up.but(**{BUFFERS: statistics})
@@ -340,12 +391,27 @@ def _part(section: str, given: Any) -> Any:
         with within("strategy"):
             part = build_part(table, registry, base, section)
     shipped = type(part) in registry.values()
+    cannot, name = "cannot be done by the nodes of an app", type(part).__name__
     if section == "uplink" and (not shipped or not _leaves_arrays(part)):
         raise FednagError(
             "uplink",
-            f"{type(part).__name__} cannot be done by the nodes of an app",
+            f"{name} {cannot}",
             "they know shipped transforms that keep nothing and leave each array as long as it "
             "was (clip, float16, bfloat16): use these, or a deployment of fednag's own",
+        )
+    if section == "downlink" and not shipped:
+        raise FednagError("downlink", f"{name} {cannot}", "use a transform that fednag ships")
+    if section == "controller" and part.needs_clock:
+        raise FednagError(
+            "controller",
+            f"{name} goes by who answers first, and Flower waits for all",
+            "use another, or a run on a clock",
+        )
+    if section == "controller" and (part.before or part.reads or part.observes):
+        raise FednagError(
+            "controller",
+            f"{name} asks for more than the method does, which {cannot}",
+            "use a deployment of fednag's own",
         )
     return part
 
@@ -374,7 +440,7 @@ class Named(Method):
 @cache
 def strategy_of(method: type[Algorithm]) -> type[Named]:
     """The strategy of a method, with the method's name and the first line of its description."""
-    known = fields(method)  # type: ignore[arg-type]
+    known = sorted(fields(method), key=lambda f: bool(f.kw_only))  # type: ignore[arg-type]
     shown = [f.name if f.default is MISSING else f"{f.name}={f.default!r}" for f in known]
     about = (method.__doc__ or method.__name__).strip().splitlines()[0]
     text = f"{about}\n\nNumbers: {', '.join(shown) or 'none'}."

@@ -12,8 +12,9 @@ is meant.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count, islice
 from logging import WARNING
 from typing import Any
 
@@ -26,13 +27,14 @@ from fednag.config import build_algorithm
 from fednag.config.own import build_part
 from fednag.config.sections import is_own
 from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
-from fednag.core.keys import UPLINK, generator
+from fednag.core.keys import DOWNLINK, UPLINK, generator
 from fednag.core.transform import Chain, Transform
 from fednag.core.vectors import Layout, Vector, Vectors
 from fednag.errors import FednagError, within
 from fednag.flower.named import MARK, ORDER, SIZE, STEPS, Names, names_of
-from fednag.flower.protocol import numbers
+from fednag.flower.protocol import decoded, layout, numbers
 from fednag.flower.silo_memory import Memory
+from fednag.privacy.promise import secret
 from fednag.problems.losses import resolve
 from fednag.problems.plain import Buffers, Plain
 from fednag.transforms import TRANSFORMS
@@ -63,21 +65,21 @@ def train(
     method = algorithm or _method(order["algorithm"])
     stage = method.stages[order["stage"]]
     stage = replace(stage, **numbers(json.dumps(order["numbers"]), stage))
-    names = names_of(record)
-    sent = names.unpack(record, stage.down, [n for n in stage.down if n + MARK in record])
+    names, sent = _received(order, record, stage)
     worker = _Worker(model, loss, names, loader, sent.w)
     memory = Memory(context.state, context.node_config, order["token"], method.memory(sent.w))
     mine, lost = memory.after(order["accepted"])
     if lost:
         log(WARNING, "fednag: what this node kept of earlier rounds is gone; it begins anew")
-    batches = (batch for _ in range(0 if stage.asks else epochs) for batch in loader)
+    steps = 0 if stage.asks else order["steps"]
+    batches = islice(_passes(loader, epochs, steps), steps)
     rows, own = (bag.map(lambda vector: vector.unsqueeze(0)) for bag in (sent, mine))
     up, kept, _ = local_round(stage, rows, own, map(worker.on, batches), worker)
     up, kept = (bag.map(lambda vector: vector.reshape(-1)) for bag in (up, kept))
     up, before = worker.with_statistics(up, sent)
     if order["differences"]:
         up = up.map_named(lambda name, v: v - before[name] if name in before else v)
-    uplink = Chain(tuple(_transform(table) for table in order["uplink"]))
+    uplink = Chain(tuple(_transform(table) for table in order["uplink"])).of(stage)
     rng = generator(order["seed"], UPLINK, order["round"], context.node_id, order["stage"])
     up, arrived, _ = uplink.carry(up, Vectors(), rng)
     if order["differences"]:
@@ -85,7 +87,8 @@ def train(
     if not stage.asks:
         returned = arrived.without(BUFFERS).map(lambda vector: vector.unsqueeze(0))
         kept = stage.settle(kept.map(lambda vector: vector.unsqueeze(0)), returned)
-        memory.keep(order["round"], kept.map(lambda vector: vector.reshape(-1)))
+        kept = kept.map(lambda vector: vector.reshape(-1))
+        memory.keep(order["round"], kept, order["accepted"])
     arrays = names.pack(up.without(BUFFERS))
     if BUFFERS in up:
         arrays = ArrayRecord({**arrays, **worker.part.named(up[BUFFERS], BUFFERS + MARK)})
@@ -103,11 +106,39 @@ def _order(message: Message) -> dict[str, Any]:
             "use a strategy of fednag.flower.strategies in the ServerApp",
         )
     order: dict[str, Any] = json.loads(str(config[ORDER]))
-    transforms = [table.get("kind") for table in order.get("uplink", ())]
+    links = (*order.get("uplink", ()), *order.get("downlink", ()))
+    transforms = [table.get("kind") for table in links]
     for name in (order.get("algorithm", {}).get("name"), *transforms):
         if is_own(name):  # a message must not choose which file of this machine is run
             raise FednagError("message", f"{name!r} names a file", "nodes run what fednag ships")
     return order
+
+
+def _received(
+    order: Mapping[str, Any], record: ArrayRecord, stage: Algorithm
+) -> tuple[Names, Vectors]:
+    """The model's arrays, and what the server sent of the stage's vectors."""
+    if not order["downlink"]:
+        names = names_of(record)
+        return names, names.unpack(
+            record, stage.down, [n for n in stage.down if n + MARK in record]
+        )
+    known, shapes, dtypes = order["names"]
+    names = Names(Layout(tuple(known), tuple(map(tuple, shapes))), tuple(dtypes))
+    key = order["seed"], DOWNLINK, order["round"], order["stage"]
+    downlink = Chain(tuple(_transform(table) for table in order["downlink"]))
+    return names, decoded(downlink, record, layout(order["sent"], names.dtype), *key)
+
+
+def _passes(loader: Any, epochs: int, steps: int | None) -> Iterator[Any]:
+    """The batches of so many passes; with ``steps`` to do, of as many as it takes."""
+    for _ in range(epochs) if steps is None else count():
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            return
 
 
 def _method(table: Mapping[str, Any]) -> Algorithm:
@@ -117,7 +148,8 @@ def _method(table: Mapping[str, Any]) -> Algorithm:
 
 def _transform(table: Mapping[str, Any]) -> Transform:
     with within("message"):
-        return build_part(table, TRANSFORMS, Transform, "uplink")
+        part: Transform = secret(build_part(table, TRANSFORMS, Transform, "uplink"))
+        return part
 
 
 def _reply(

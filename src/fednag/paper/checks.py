@@ -16,7 +16,7 @@ not reproduced when one is not, else undecided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from math import inf, isfinite
@@ -144,7 +144,8 @@ def _shared(runs: Runs, labels: Sequence[str]) -> list[int]:
 def _value(check: Check, runs: Runs, label: str, seed: int, at: float | None = None) -> float:
     budget = None
     if check.value.equal_bytes:
-        budget = common_budget([runs[s][seed] for s in check.series if seed in runs[s]])
+        # Megabytes that every run has sent: the total of the thriftiest.
+        budget = min(own[seed].megabytes[-1] for own in runs.values() if seed in own)
     return measure(runs[label][seed], check.value, at, budget)
 
 
@@ -177,15 +178,6 @@ def _advantage(check: Check, runs: Runs, better: str, worse: str) -> Part:
     return _part(f"{better} > {worse}", gaps, Region(low=0.0), _margin(check, chain(*pairs)))
 
 
-def _order(check: Check, runs: Runs) -> list[Part]:
-    return [_advantage(check, runs, better, worse) for better, worse in pairwise(check.series)]
-
-
-def _best(check: Check, runs: Runs) -> list[Part]:
-    first, *rest = check.series
-    return [_advantage(check, runs, first, other) for other in rest]
-
-
 def _interior(check: Check, runs: Runs) -> list[Part]:
     """The best of a sweep is not at either end: it beats both ends."""
     seeds = _shared(runs, check.series)
@@ -206,12 +198,19 @@ def _region(check: Check) -> Region:
     return Region(low, inf if check.high is None else check.high)
 
 
+def _inside(check: Check, quantities: Mapping[str, Sequence[float]]) -> list[Part]:
+    """Whether each quantity lies in the check's region."""
+    return [
+        _part(words, values, _region(check), _margin(check, values))
+        for words, values in quantities.items()
+    ]
+
+
 def _within(check: Check, runs: Runs) -> list[Part]:
-    parts = []
-    for label in check.series:
-        values = [_value(check, runs, label, seed) for seed in sorted(runs[label])]
-        parts.append(_part(label, values, _region(check), _margin(check, values)))
-    return parts
+    return _inside(
+        check,
+        {label: [_value(check, runs, label, s) for s in sorted(runs[label])] for label in runs},
+    )
 
 
 def _difference(check: Check, runs: Runs) -> list[Part]:
@@ -266,11 +265,11 @@ def _over(a: float, b: float) -> float:
 
 def _ratio(check: Check, runs: Runs) -> list[Part]:
     """Each step along the series multiplies the value by something in the region."""
-    parts = []
-    for here, there in pairwise(check.series):
-        values = [_over(b, a) for a, b in _pairs(check, runs, here, there)]
-        parts.append(_part(f"{there} / {here}", values, _region(check), _margin(check, values)))
-    return parts
+    steps = {
+        f"{there} / {here}": [_over(b, a) for a, b in _pairs(check, runs, here, there)]
+        for here, there in pairwise(check.series)
+    }
+    return _inside(check, steps)
 
 
 def _closer(check: Check, runs: Runs) -> list[Part]:
@@ -290,20 +289,21 @@ def _closer(check: Check, runs: Runs) -> list[Part]:
 
 def _fails(check: Check, runs: Runs) -> list[Part]:
     """The loss does not come down: its end over its beginning, infinite where it diverged."""
-    parts = []
-    for label in check.series:
-        values = [
-            _over(measure(run, check.value), first_loss(run))
-            for _, run in sorted(runs[label].items())
+    falls = {
+        f"{label}: last loss / first": [
+            _over(measure(run, check.value), inf if run.loss[0] is None else run.loss[0])
+            for _, run in sorted(own.items())
         ]
-        words = f"{label}: last loss / first"
-        parts.append(_part(words, values, _region(check), _margin(check, values)))
-    return parts
+        for label, own in runs.items()
+    }
+    return _inside(check, falls)
 
 
 _TESTS: dict[str, Callable[[Check, Runs], list[Part]]] = {
-    "order": _order,
-    "best": _best,
+    "order": lambda check, runs: [_advantage(check, runs, *two) for two in pairwise(check.series)],
+    "best": lambda check, runs: [
+        _advantage(check, runs, check.series[0], other) for other in check.series[1:]
+    ],
     "interior": _interior,
     "within": _within,
     "difference": _difference,
@@ -384,15 +384,6 @@ def place(run: Kept, at: float, budget: float | None = None) -> int:
         return max(within, default=0)
     target = at * run.iterations
     return min(range(len(run.iteration)), key=lambda i: abs(run.iteration[i] - target))
-
-
-def common_budget(runs: Sequence[Kept]) -> float:
-    """Megabytes that every run has sent: the total of the thriftiest."""
-    return min(run.megabytes[-1] for run in runs)
-
-
-def first_loss(run: Kept) -> float:
-    return inf if run.loss[0] is None else run.loss[0]
 
 
 def last_seen(run: Kept, value: Value) -> float:

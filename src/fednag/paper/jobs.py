@@ -13,6 +13,7 @@ from fednag.clock.runs import replay_runs, timed_run
 from fednag.config import Experiment
 from fednag.data.download import SOURCES, data_folder
 from fednag.devices.fleet import load_fleet
+from fednag.errors import FednagError
 from fednag.paper.figure import Figure, Job
 from fednag.paper.records import FigureRecords, Kept, Known, keep, known, recall, write
 from fednag.runs.build import resolve_device
@@ -55,12 +56,12 @@ def absent_data(experiment: Experiment) -> str | None:
     return None
 
 
-def missing(figure: Figure, scale: str) -> str | None:
+def missing(figure: Figure, scale: str) -> FednagError | None:
     """Why a figure cannot be run here, if it cannot."""
     for job in figure.jobs(scale):
         if name := absent_data(job.experiment):
-            return (
-                f"{figure.name}: {name} is not here; `fednag data get {name}`, or set FEDNAG_DATA"
+            return FednagError(
+                figure.name, f"{name} is not here", f"`fednag data get {name}`, or set FEDNAG_DATA"
             )
     return None
 

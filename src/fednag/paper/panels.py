@@ -14,14 +14,10 @@ from fednag.paper.checks import marks, place
 from fednag.paper.figure import Figure, Series
 from fednag.paper.records import FigureRecords, Kept
 from fednag.runs.statistics import Spread, aligned, average
-from fednag.show.charts import finished, styled
-from fednag.show.spec import COLOURS, DASHES
+from fednag.show.charts import banded, finished, styled
+from fednag.show.spec import COLOURS, DASHES, MEASURES
 
-TITLES = {
-    "loss": "global training loss",
-    "accuracy": "test accuracy",
-    "train_accuracy": "training accuracy",
-}
+TITLES = {**MEASURES, "train_accuracy": "training accuracy"}
 # The first line alone is whole: where lines coincide, it shows through the gaps of the others.
 MORE_DASHES = [[12, 4], [4, 4], [1, 3], [10, 2, 2, 2, 2, 2], [3, 6], [14, 3, 4, 3]]
 PALETTE = [*COLOURS, "#882255", "#6A3D9A"], [*DASHES, *MORE_DASHES]
@@ -202,15 +198,9 @@ def _up(panel: Panel, column: str = "y") -> Any:
 
 
 def _draw_curves(panel: Panel, colour: Any, dash: Any) -> list[Any]:
-    base = alt.Chart(alt.InlineData(values=list(panel.rows)))
     across = alt.X("x:Q", title=panel.across, scale=alt.Scale(nice=False))
-    band = base.mark_area(opacity=0.15, clip=True).encode(
-        x=across, y=_up(panel, "low"), y2="high:Q", color=colour
-    )
-    line = base.mark_line(strokeWidth=1.8, clip=True).encode(
-        x=across, y=_up(panel), color=colour, strokeDash=dash
-    )
-    layers = [band, line] if any(row["low"] != row["high"] for row in panel.rows) else [line]
+    layers = banded(panel.rows, across, _up(panel), (colour, dash), 1.8, clip=True)
+    layers = layers if any(row["low"] != row["high"] for row in panel.rows) else layers[1:]
     points = Counter(row["series"] for row in panel.rows)
     if few := [row for row in panel.rows if points[row["series"]] <= FEW]:
         marked = alt.Chart(alt.InlineData(values=few)).mark_circle(size=22, opacity=1, clip=True)

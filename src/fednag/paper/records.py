@@ -9,8 +9,9 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, Strict, TypeAdapter
 
+from fednag.config.messages import first_of
 from fednag.core.files import os_errors, write_atomically
 from fednag.core.record import Record
 from fednag.errors import FednagError
@@ -142,7 +143,7 @@ def load(place: Path, scale: str, figure: str) -> FigureRecords | None:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise FednagError(
             path,
-            f"is not a figure's records ({_first(error)})",
+            f"is not a figure's records ({first_of(error)})",
             f"restore it, or remove it and make it again with `fednag paper run {figure} --scale "
             f"{scale}`",
         ) from error
@@ -159,15 +160,6 @@ def _checked(row: Mapping[str, Any]) -> Kept:
     if len(lengths) > 1 or 0 in lengths:
         raise ValueError("columns of unequal length, or empty ones")
     return run
-
-
-def _first(error: Exception) -> str:
-    """What is wrong, in a few words."""
-    if isinstance(error, ValidationError):
-        found = error.errors()[0]
-        place = ".".join(str(part) for part in found["loc"])
-        return f"{place}: {found['msg'][0].lower()}{found['msg'][1:]}"
-    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 Known = Mapping[tuple[str, str], Kept]  # runs kept before, by figure ("": any) and key

@@ -130,6 +130,7 @@ TAKEN = {
     *ALWAYS,
     *("iteration", "round", "bytes", "bytes_up", "bytes_down", "seconds", "clock", "runs"),
     *("participants", "refusals", "misses", "method", "label", "low", "high"),
+    *("iterations", "ended"),
 }
 
 

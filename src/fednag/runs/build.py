@@ -17,10 +17,11 @@ from fednag.config import CUSTOM, Experiment, build_algorithm, participants
 from fednag.config.own import own_loss, own_metrics, own_model
 from fednag.config.parts import scheme_of
 from fednag.config.sections import Data, Evaluation, Split, Stop, is_own
-from fednag.core.algorithm import Algorithm
+from fednag.core.algorithm import BUFFERS, Algorithm, lengths
 from fednag.core.attack import attackers
 from fednag.core.keys import Draws
 from fednag.core.loop import Scheme
+from fednag.core.vectors import Vectors
 from fednag.data import partition, tables
 from fednag.data import sets as data
 from fednag.data.dataset import Dataset, is_for_numbers, is_integer
@@ -28,11 +29,14 @@ from fednag.data.partition import Partition
 from fednag.devices.executor import on_clock
 from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
+from fednag.privacy.promise import accountant_of, sample_accountant
 from fednag.problems import models
 from fednag.problems.losses import Loss
 from fednag.problems.metrics import METRICS, Metric, better_of, fitting
 from fednag.problems.models import Factory, made
 from fednag.problems.problem import Problem
+from fednag.simulate.engine import first_memory, first_state
+from fednag.simulate.private import check_model
 from fednag.simulate.run import Level, Patience, Plan
 from fednag.simulate.tuning import choose
 
@@ -75,7 +79,7 @@ class Builder:
             )
         algorithm = algorithm or build_algorithm(experiment.algorithm)
         device = resolve_device(experiment.engine.device)
-        dataset = self._dataset(experiment)
+        dataset = self.dataset(experiment)
         measured = fitting(
             metrics_of(experiment.evaluation, self.parts.metrics),
             dataset.classes is not None,
@@ -95,10 +99,12 @@ class Builder:
         sizes = [len(mine) for mine in owned]
         draws = Draws(experiment.seed, sizes, training.batch)
         scheme = scheme_of(experiment, algorithm, self.parts.given)
+        check_links(scheme, problem)
         # Methods that are compared share the choice.
         choice = self._once(
             [
-                f"tuning of {per_round}, chunk {engine.chunk}",  # a given one displaces none found
+                # A given chunk displaces none found.
+                f"tuning of {per_round}, chunk {engine.chunk}, {scheme.gradient}",
                 *self._parts(experiment, device),
                 (draws.width, training.tau, engine, algorithm.elementwise),
             ],
@@ -110,7 +116,7 @@ class Builder:
                 training.tau,
                 participants=per_round,
                 iterations=training.iterations,
-                chunk=engine.chunk,
+                chunk=1 if scheme.gradient else engine.chunk,  # samples are stacked instead
                 threads=engine.threads,
             ),
         )
@@ -157,13 +163,18 @@ class Builder:
             metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
+            ledger=experiment.ledger.kind == "chain",
         )
+        if experiment.privacy.delta is not None:
+            plan = private(experiment, plan)
+            assert plan.privacy is not None
+            notes += plan.privacy.notes(plan.rounds)
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)
             notes += remarks
         return resolved, plan, [*dataset.notes, *deal.notes, *notes, *warnings(experiment, dataset)]
 
-    def _dataset(self, experiment: Experiment) -> Dataset:
+    def dataset(self, experiment: Experiment) -> Dataset:
         if self.parts.dataset is not None:
             return self.parts.dataset
         parts = ["data", experiment.data, experiment.seed, experiment.model.loss]
@@ -467,6 +478,41 @@ def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[st
     deadline = inf if section.deadline is None or plan.algorithm.pooled else section.deadline
     plan = replace(plan, clock=clock, deadline=deadline)
     return experiment.model_copy(update={"clock": update}), plan, notes
+
+
+def check_links(scheme: Scheme, problem: Problem) -> None:
+    """Try the transforms of uplink and downlink on vectors as long as those that will travel."""
+    server = first_state(scheme.algorithm, problem)
+    for stage in scheme.stages:
+        with_buffers = BUFFERS in server
+        sizes = lengths(scheme.algorithm, stage, problem.initial)
+        if with_buffers and not stage.asks:
+            sizes[BUFFERS] = len(server[BUFFERS])
+        up = Vectors(**{n: problem.initial.new_zeros(size) for n, size in sizes.items()})
+        scheme.uplink.check(up, "uplink", len(scheme.algorithm.channel))
+        scheme.downlink.check(server.pick([*stage.down, *[BUFFERS] * with_buffers]), "downlink")
+
+
+def private(experiment: Experiment, plan: Plan) -> Plan:
+    """The plan with an accountant of its noise."""
+    section, scheme = experiment.privacy, plan.scheme
+    assert section.delta is not None
+    promised: dict[str, Any] = {"delta": section.delta, "budget": section.epsilon}
+    if section.unit == "sample":
+        check_model(plan.problem)
+        return replace(
+            plan, privacy=sample_accountant(scheme, plan.setting, plan.batch, **promised)
+        )
+    accountant = accountant_of(
+        scheme,
+        plan.setting,
+        **promised,
+        remembers=bool(first_memory(plan.algorithm, plan.problem)),
+        buffers=BUFFERS in first_state(plan.algorithm, plan.problem),
+    )
+    if accountant.mechanism.sampling == "fixed":  # then nothing may tie a worker's rounds together
+        scheme = replace(scheme, by_round=True)
+    return replace(plan, privacy=accountant, scheme=scheme)
 
 
 def outputs_of(y: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""A run's state on disk, so that it can go on as if it had never stopped.
+"""A run's state on disk, so that it can go on as if it had never stopped; and its models.
 
 A checkpoint is one safetensors file: the vectors, and in its header the rest as JSON. It is written
 under another name and renamed, the two newest are kept, and each carries a digest of its content: a
@@ -10,17 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from fednag.core.algorithm import News
 from fednag.core.files import sync, write_atomically
@@ -37,7 +37,6 @@ Plain = tuple[str | None, str | None, str | None]
 FORMAT = 2
 KEPT = 2
 WORKERS = "workers "  # no rule can give a vector that name
-LARGEST_HEADER = 64 << 20  # bytes; a header that claims more is not ours
 COUNTS = (
     "round", "iteration", "bytes_up", "bytes_down", "participants", "refusals", "misses", "waited",
 )  # fmt: skip
@@ -55,7 +54,7 @@ SINCE: dict[str, Any] = {
     "flying": (),
     "news": {},
 }
-TOLD = ("share", "steps", "staleness", "seconds", "round", "iteration", "missed")
+TOLD = ("share", "steps", "staleness", "seconds", "round", "iteration", "missed", "refused")
 
 
 class UnusableError(Exception):
@@ -95,6 +94,7 @@ def write(
     owner: str,
     versions: Mapping[str, str],
     plain: Plain = (None, None, None),
+    ledger: Mapping[str, Any] | None = None,
 ) -> None:
     """Save the state after ``records`` records, then drop all but the newest checkpoints."""
     tensors = {f"server.{name}": vector for name, vector in state.server.items()}
@@ -119,6 +119,7 @@ def write(
         for flight in state.flying
     ]
     about["plain"] = plain
+    about["ledger"] = ledger  # its head
     about["evaluated"] = state.record is not None
     about["records"] = asdict(folder.mark(records))
     if state.best is not None:
@@ -144,6 +145,15 @@ def remove(folder: RunFolder) -> None:
         file.unlink()
     if folder.checkpoints.is_dir() and not any(folder.checkpoints.iterdir()):
         folder.checkpoints.rmdir()
+
+
+def ledger_heads(folder: RunFolder) -> list[object]:
+    """What the checkpoints know of the run's ledger; those that cannot be read know nothing."""
+    found: list[object] = []
+    for file in _files(folder):
+        with suppress(OSError, UnusableError):
+            found.append(_table(_header(file)["fednag"]).get("ledger"))
+    return found
 
 
 def newest(folder: RunFolder, plan: Plan, owner: str) -> tuple[Checkpoint | None, dict[Path, str]]:
@@ -177,13 +187,42 @@ def set_aside(files: Mapping[Path, str]) -> list[str]:
     return notes
 
 
+def save_model(module: nn.Module, path: Path) -> str:
+    """A module's state as safetensors: ``module.load_state_dict(load_file(path))`` reads it.
+
+    Returns the file's digest.
+    """
+    # Cloned, because safetensors refuses tensors that share memory, as tied weights do.
+    state = {
+        name: value.detach().clone().contiguous() for name, value in module.state_dict().items()
+    }
+    content = save(state)
+    write_atomically(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def load_model(module: nn.Module, path: Path, digest: object) -> nn.Module:
+    """The same module with the state that ``save_model`` wrote, if the file is as it was."""
+    try:
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError("another digest")
+        module.load_state_dict(load(content))
+    except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+        raise FednagError(
+            path,
+            "it is missing, damaged or of another model",
+            "restore it, or run again without resuming",
+        ) from error
+    return module
+
+
 def _read(file: Path, folder: RunFolder, plan: Plan, owner: str) -> Checkpoint:
     try:
-        content = file.read_bytes()
+        content, header = file.read_bytes(), _header(file)
     except OSError as error:
         raise UnusableError(f"it cannot be read ({error.strerror})") from error
-    header = _header(content)
-    text = header.get("fednag", "")
+    text = header["fednag"]
     about = _table(text)
     written = about.get("format")
     if isinstance(written, int) and written > FORMAT:
@@ -218,7 +257,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         worker, place, own = name.split(".", 2)
         residues.setdefault((int(worker), int(place)), {})[own] = vector
     news = {**about["news"], "told": {int(i): t for i, t in about["news"].get("told", {}).items()}}
-    for name in ("staleness", "missed"):
+    for name in ("staleness", "missed", "refused"):
         news[name] = tuple(news.get(name, ()))
     first = {"round": about["round"], "iteration": about["iteration"]}
     best = about["best"]
@@ -268,20 +307,19 @@ def _unstacked(rows: Vectors, written: int) -> dict[int, Vectors]:
     }
 
 
-def _header(content: bytes) -> dict[str, str]:
-    """The texts in a safetensors file's header."""
-    if len(content) < 8:
-        raise UnusableError("it is damaged or cut short")
-    (length,) = struct.unpack("<Q", content[:8])
-    if length > min(LARGEST_HEADER, len(content) - 8):
-        raise UnusableError("it is damaged or cut short")
-    texts = _table(content[8 : 8 + length]).get("__metadata__")
-    if not isinstance(texts, dict) or not isinstance(texts.get("fednag"), str):
+def _header(file: Path) -> dict[str, str]:
+    """The texts in a checkpoint's header."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            texts: dict[str, str] = opened.metadata() or {}
+    except SafetensorError as error:
+        raise UnusableError("it is damaged or cut short") from error
+    if "fednag" not in texts:
         raise UnusableError("it is not a checkpoint of fednag")
     return texts
 
 
-def _table(text: str | bytes) -> dict[str, Any]:
+def _table(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -6,9 +6,9 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fednag.aggregators import Secure
 from fednag.config import Experiment
 from fednag.config.keys import Key
+from fednag.config.own import own_anchor
 from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import BUFFERS
 from fednag.core.ending import Ending
-from fednag.core.files import write_atomically
+from fednag.core.files import os_errors, write_atomically
 from fednag.core.record import Record, expected_rounds
 from fednag.core.state import State
 from fednag.core.vectors import Vectors
@@ -34,9 +36,9 @@ from fednag.problems.metrics import undefined
 from fednag.runs import checkpoint
 from fednag.runs.folder import OVER, RunFolder
 from fednag.runs.interrupts import Interrupted, Watch
+from fednag.runs.ledger import Ledger
 from fednag.runs.outcome import Outcome
 from fednag.runs.view import ending_of
-from fednag.runs.weights import load_model, save_model
 from fednag.simulate.run import Plan, Trainer, simulate
 from fednag.simulate.tuning import alone_note, plain_note
 
@@ -74,22 +76,32 @@ class Execution:
     runner: str = "simulator"
     facts: dict[str, Any] = field(default_factory=dict)  # more for run.json
     opened: Callable[[RunFolder], None] | None = None  # told where the run is written
+    _begun: int = 0  # rounds, replayed ones too, if their noise cannot be drawn again
+    ledger: Ledger | None = field(init=False, default=None)
     key: Key = field(init=False)  # a folder that goes on keeps the format it was begun with
 
     def __post_init__(self) -> None:
         self.key = self.experiment.all_keys[0]
+        self.anchor = own_anchor(self.experiment.ledger.anchor, "ledger.anchor")
 
     def start(self, out: Path | None = None) -> Outcome:
         """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``."""
         if out is None:
+            if self.plan.ledger:
+                raise FednagError("ledger.kind", "a ledger is kept in a run's folder", "give out")
+            self._count(None, 0)
             return self._train(None, [], None)
         folder = RunFolder.create(out, self.experiment.name, _stem(self.label, self.key))
         with _writing(folder), folder.locked():
             # Last the file that makes the folder a run: killed before it, there is none to resume.
             write_atomically(folder.config_file, self.experiment.toml())
-            folder.write_info({"status": "running", **self._about})
+            if self.plan.ledger:
+                self.ledger = Ledger(folder, self.anchor)
+                self.ledger.begin(self._named)
+            self._write_info(folder, "running")
             folder.records_file.touch()
             self._open(folder)
+            self._count(folder, 0)
             return self._train(folder, [], None)
 
     def resume(self, folder: RunFolder) -> Outcome:
@@ -102,6 +114,9 @@ class Execution:
             if info.get("status") in OVER:
                 return self._finished(folder, info)
             saved, unusable = checkpoint.newest(folder, self.plan, self._identity)
+            if self.plan.ledger:
+                self.ledger = Ledger(folder, self.anchor)
+                self.ledger.go_on(folder, self._named, saved.state.round if saved else 0)
             folder.tidy()
             self.notes += checkpoint.set_aside(unusable)
             folder.records_file.touch()
@@ -110,14 +125,15 @@ class Execution:
                 gradients.plain = gradients.plain or saved.plain[0]
                 judgements.plain = judgements.plain or saved.plain[1]
                 gradients.alone = gradients.alone or saved.plain[2]
-                self.notes += _other_versions(saved.versions)
+                self.notes += other_versions(saved.versions)
                 went_on = f"went on from round {saved.state.round} of {self._rounds(saved.state)}"
                 self.notes.append(f"{went_on} (checkpoint)")
             elif folder.records_file.stat().st_size:
                 self.notes.append("it had no checkpoint, and was begun again")
+            self._count(folder, saved.state.round if saved else 0)
             records = folder.back_to(saved.mark if saved else None)
             self._about["started"] = info.get("started")
-            folder.write_info({"status": "running", **self._about})
+            self._write_info(folder, "running")
             self._open(folder)
             return self._train(folder, records, saved.state if saved else None)
 
@@ -143,6 +159,14 @@ class Execution:
                 "that run had another model, other first weights or other data",
                 "use those, or start a new run",
             )
+        if ("ledger" in info) != self.plan.ledger and info.get("status") not in OVER:
+            began = "with" if "ledger" in info else "without"
+            raise FednagError(
+                "ledger.kind",
+                f"that run began {began} a ledger",
+                "leave it so, or start a new run",
+                source=folder.path,
+            )
         return info
 
     def _train(
@@ -157,6 +181,9 @@ class Execution:
             if folder:
                 checkpoint.remove(folder)
                 folder.back_to(None)
+            self._count(folder, 0)
+            if self.ledger:
+                self.ledger.again(0, str(error))
             return self._trained(folder, [], None)
 
     def _trained(
@@ -170,6 +197,8 @@ class Execution:
                     records.append(state.record)
                     if folder:
                         folder.append(state.record)
+                if self.ledger:
+                    self.ledger.write(state.entries, self._keys)
                 self._tell(state)
                 if folder and state.ended is None:
                     asked = self.watch.number if self.watch else None
@@ -181,10 +210,30 @@ class Execution:
         except BaseException:
             if folder:
                 with suppress(OSError):  # a full disk must not hide what happened
-                    folder.write_info({"status": "interrupted", **self._about})
+                    self._write_info(folder, "interrupted")
             raise
         assert state is not None
         return self._end(folder, state, records)
+
+    def _count(self, folder: RunFolder | None, rounds: int) -> None:
+        """Have rounds counted before they release noise that cannot be drawn again.
+
+        Those beyond ``rounds``, from which training goes on, are released a second time.
+        """
+        privacy = self.plan.privacy
+        if privacy is None or not privacy.secret:
+            return
+        if folder:
+            self._begun = folder.released(rounds)
+        replayed = self._begun - rounds
+
+        def releasing(number: int) -> None:
+            self._begun = number + replayed
+            if folder:
+                folder.count_release(self._begun)
+
+        again = replace(privacy, replayed=replayed)
+        self.plan = replace(self.plan, privacy=again, releasing=releasing)
 
     def _open(self, folder: RunFolder) -> None:
         if self.opened:
@@ -206,14 +255,16 @@ class Execution:
         best = problem.module_at(state.best.w, state.best.buffers) if state.best else final
         if folder:
             models = {"best.safetensors": best, "final.safetensors": final}
-            digests = {name: save_model(m, folder.path / name) for name, m in models.items()}
+            digests = {
+                name: checkpoint.save_model(m, folder.path / name) for name, m in models.items()
+            }
             status = "diverged" if state.diverged else "finished"
             found: dict[str, Any] = {}
             if state.best:
                 found = {"best_iteration": state.best.iteration, "best_loss": state.best.loss}
             found |= {"models": digests, "records": asdict(folder.mark(len(records)))}
-            told = {"status": status, "ended": str(state.ended), "ending": asdict(state.ended)}
-            folder.write_info({**told, **found, **self._about})
+            told = {"ended": str(state.ended), "ending": asdict(state.ended)}
+            self._write_info(folder, status, **told, **found)
             checkpoint.remove(folder)
         return self._run(folder, records, best, final, state.ended)
 
@@ -223,7 +274,9 @@ class Execution:
         digests = digests if isinstance(digests, dict) else {}
         problem = self.plan.problem
         best, final = (
-            load_model(problem.module_at(problem.initial), folder.path / name, digests.get(name))
+            checkpoint.load_model(
+                problem.module_at(problem.initial), folder.path / name, digests.get(name)
+            )
             for name in ("best.safetensors", "final.safetensors")
         )
         with suppress(OSError):  # it may have ended before it could tidy up
@@ -246,12 +299,12 @@ class Execution:
         last = records[-1] if records else None
         if last and last.refusals:
             whose = _whose({worker for record in records for worker in record.refused})
-            why = "they were not finite" if self.trainer is None else "see silos.jsonl"
-            if (
-                self.trainer is None
-                and type(self.plan.scheme.aggregator).screen is not Aggregator.screen
-            ):
-                why += ", or too long for the aggregator"
+            aggregator = self.plan.scheme.aggregator
+            why = "they were not finite"
+            why += ", or beyond aggregator.range" * isinstance(aggregator, Secure)
+            screens = type(aggregator).screen is not Aggregator.screen
+            why += ", or too long for the aggregator" * screens
+            why = why if self.trainer is None else "see silos.jsonl"
             self.notes.append(f"{last.refusals} updates of {whose} were refused: {why}")
         if last and last.misses:
             whose = _whose({worker for record in records for worker in record.missed})
@@ -261,6 +314,8 @@ class Execution:
             measured = [record.measured(name) for record in records if record.loss is not None]
             if None in measured:
                 self.notes.append(undefined(name, measured.count(None), len(measured), metric))
+        if self.ledger and self.ledger.failed:
+            self.notes.append(f"ledger.anchor: a head was not taken ({self.ledger.failed})")
         path = folder.path if folder else None
         return Outcome(
             self.label,
@@ -280,8 +335,11 @@ class Execution:
             return []
         gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
         found = [plain_note(gradients.plain)] if gradients.plain else []
-        if gradients.alone and not gradients.plain and self.plan.chunk > 1:
-            found.append(alone_note(gradients.alone))
+        if gradients.alone and not gradients.plain:
+            if self.plan.scheme.gradient:
+                found.append(f"samples' gradients are taken one by one ({gradients.alone})")
+            elif self.plan.chunk > 1:
+                found.append(alone_note(gradients.alone))
         if judgements.plain and judgements.plain != gradients.plain:
             found.append(f"its evaluation is not recorded ({judgements.plain}), which is slower")
         return [note for note in found if note not in self.notes]
@@ -294,7 +352,24 @@ class Execution:
     def _save(self, folder: RunFolder, state: State, records: int) -> None:
         gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
         plain = gradients.plain, judgements.plain, gradients.alone
-        checkpoint.write(folder, state, records, self._identity, self._about["versions"], plain)
+        head = self.ledger.mark() if self.ledger else None
+        versions = self._about["versions"]
+        checkpoint.write(folder, state, records, self._identity, versions, plain, head)
+
+    def _write_info(self, folder: RunFolder, status: str, **more: Any) -> None:
+        head = {"ledger": self.ledger.mark()} if self.ledger else {}
+        folder.write_info({"status": status, **more, **head, **self._about})
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        """Which run this is, for the ledger: silos know it by its token."""
+        run = str(self.facts.get("token", self._identity))
+        return {"run": run, "identity": self._identity, "config": self.key.exact}
+
+    @property
+    def _keys(self) -> Mapping[int, str]:
+        """The public keys of workers who sign what they send."""
+        return self.trainer.executor.keys if self.trainer else {}
 
     def _rounds(self, state: State) -> int:
         done = state.round, state.iteration
@@ -326,6 +401,7 @@ class Execution:
             **_held(self.plan),
             "work": workload_facts(self.plan),
             "notes": list(self.notes),
+            **({"privacy": self.plan.privacy.facts} if self.plan.privacy else {}),
             "runner": self.runner,
             **self.facts,
             "versions": {name: version(name) for name in RECORDED_VERSIONS},
@@ -356,24 +432,18 @@ def _last(plan: Plan, record: Record, ending: Ending) -> State:
     )
 
 
-@contextmanager
-def _writing(folder: RunFolder) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FednagError(
-            folder.path,
-            f"cannot be written ({error.strerror or error})",
-            f"free some space or allow writing, then go on with `fednag resume {folder.path}`",
-        ) from error
+def _writing(folder: RunFolder) -> AbstractContextManager[None]:
+    resume = f"free some space or allow writing, then go on with `fednag resume {folder.path}`"
+    return os_errors(folder.path, "cannot be written", resume)
 
 
-def _other_versions(saved: dict[str, str]) -> list[str]:
+def other_versions(saved: Mapping[str, str], how: str = "saved") -> list[str]:
+    """A note on what is installed here in another version than when a run was saved or made."""
     now = {name: version(name) for name in RECORDED_VERSIONS}
     differing = [f"{n} {saved[n]}, now {now[n]}" for n in now if saved.get(n, now[n]) != now[n]]
     if not differing:
         return []
-    return [f"it was saved with {', '.join(differing)}: what follows may differ by rounding"]
+    return [f"it was {how} with {', '.join(differing)}: what follows may differ by rounding"]
 
 
 def _whose(workers: set[int]) -> str:

@@ -13,19 +13,20 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
-from fednag.core.files import sync, write_atomically
-from fednag.core.record import MAY_BE_NONE, Record, RoundFacts
+from fednag.config.messages import first_of
+from fednag.core.files import os_errors, sync, write_atomically
+from fednag.core.record import Record
 from fednag.errors import BusyError, FednagError
 
-WHOLE = ("iteration", "round", "bytes_up", "bytes_down", "participants", "refusals", "misses")
-LISTS = ("worker_losses", "refused", "missed")
 OVER = ("finished", "diverged")  # what run.json says of a run with nothing left to do
+
+_RECORD = TypeAdapter(Record)
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,34 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def releases_file(self) -> Path:
+        """How many rounds were begun with noise that cannot be drawn again."""
+        return self.path / "releases.json"
+
+    def released(self, rounds: int) -> int:
+        """That number; ``rounds`` are over, so that there must have been as many."""
+        file = self.releases_file
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))["rounds"] if file.exists() else 0
+            if type(found) is not int or found < rounds:
+                raise ValueError(f"{rounds} rounds are over, and it says {found!r}")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise FednagError(
+                file,
+                f"it says how often noise was released, and cannot be used ({error})",
+                "restore it, or start a new run",
+            ) from error
+        return int(found)
+
+    def count_release(self, rounds: int) -> None:
+        write_atomically(self.releases_file, json.dumps({"rounds": rounds}))
+
     @classmethod
     def create(cls, root: Path, name: str, label: str) -> RunFolder:
         """A new folder ``root/name/label``, or ``label-2`` and so on when that is taken."""
         parent = root / name
-        try:
+        with os_errors(parent, "cannot make a run folder there", "choose another with --out"):
             parent.mkdir(parents=True, exist_ok=True)
             for number in range(1, 100_000):
                 path = parent / (label if number == 1 else f"{label}-{number}")
@@ -72,12 +96,6 @@ class RunFolder:
                 except FileExistsError:
                     continue
                 return cls(path)
-        except OSError as error:
-            raise FednagError(
-                parent,
-                f"cannot make a run folder there ({error.strerror})",
-                "choose another with --out",
-            ) from error
         raise FednagError(parent, f"too many runs named {label}", "remove some")
 
     @classmethod
@@ -174,12 +192,8 @@ class RunFolder:
         """All records; a last line cut short by a crash is left out."""
         if not self.records_file.is_file():
             raise FednagError(self.path, "no records.jsonl there", "give the folder of a run")
-        try:
+        with os_errors(self.records_file, "cannot be read", "check its permissions"):
             text = self.records_file.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise FednagError(
-                self.records_file, f"cannot be read ({error.strerror})", "check its permissions"
-            ) from error
         lines = text.split("\n")[:-1]  # what follows the last line break was cut short
         return [self._parse(line, number) for number, line in enumerate(lines, 1)]
 
@@ -198,41 +212,18 @@ class RunFolder:
 
     def _parse(self, line: str, number: int) -> Record:
         try:
-            fields = json.loads(line)
-            lists = {key: fields.pop(key) for key in LISTS if key in fields}
-            metrics = fields.pop("metrics", {})
-            rounds = tuple(_round(each) for each in fields.pop("rounds", ()))
-            for name, given in metrics.items():
-                if given is not None and not _is_number(given, whole=False):
-                    raise ValueError(f"{name} is {given!r}")
-            for key, given in fields.items():
-                absent = given is None and key in MAY_BE_NONE
-                if not absent and not _is_number(given, key in WHOLE):
-                    raise ValueError(f"{key} is {given!r}")
-            for key, given in lists.items():
-                if not all(_is_number(part, key != "worker_losses") for part in given):
-                    raise ValueError(f"{key} is {given!r}")
-            fields |= {key: tuple(given) for key, given in lists.items()}
-            return Record(**fields, metrics=metrics, rounds=rounds)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            record = _RECORD.validate_json(line, strict=True, extra="forbid")
+            record.as_json()  # raises ValueError for a number that is not finite
+            for facts in record.rounds:
+                if len(facts.cohort or ()) != len(facts.steps or ()):
+                    raise ValueError("rounds: as many steps as workers belong there")
+            return record
+        except ValueError as error:
             raise FednagError(
-                self.records_file, f"line {number} is not a record ({error})", "restore the file"
+                self.records_file,
+                f"line {number} is not a record ({first_of(error)})",
+                "restore the file",
             ) from error
-
-
-def _round(table: dict[str, Any]) -> RoundFacts:
-    found = RoundFacts.of(table)
-    cohort, steps = found.cohort or (), found.steps or ()
-    numbers = [found.round, found.down, found.up, *cohort, *steps]
-    if len(cohort) != len(steps) or not all(_is_number(n, True) for n in numbers):
-        raise ValueError(f"rounds has {table!r}")
-    return found
-
-
-def _is_number(value: object, whole: bool) -> bool:
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, int) or (not whole and isinstance(value, float) and isfinite(value))
 
 
 def find_runs(paths: list[Path]) -> list[RunFolder]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from fednag.runs.view import RunView
 
 V = TypeVar("V", bound=RunView)
+T = TypeVar("T")
 
 # What may differ between runs that are averaged: it decides no number but by the seed.
-IDLE = ("name", "seed", "checkpoint.", "engine.threads", "engine.chunk")
+IDLE = ("name", "seed", "checkpoint.", "ledger.", "engine.threads", "engine.chunk")
 
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -49,9 +50,14 @@ def distinguished(runs: Sequence[V]) -> tuple[list[V], list[str]]:
 
 
 def by_label(runs: Sequence[V]) -> dict[str, list[V]]:
-    found: dict[str, list[V]] = {}
-    for run in runs:
-        found.setdefault(run.label, []).append(run)
+    return grouped(runs, lambda run: run.label)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
+    """Those of one key together, in the order they come."""
+    found: dict[str, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
 
 

@@ -105,6 +105,7 @@ class Row:
     seconds_to: Spread | None = None
     final_test_loss: Spread | None = None
     final_metrics: Mapping[str, Spread | None] = field(default_factory=dict)
+    epsilon: float | None = None  # of privacy, spent by the run that spent most
 
 
 def ranked(runs: Sequence[RunView], target: Target | None = None) -> list[Row]:
@@ -153,6 +154,7 @@ def _row(label: str, runs: Sequence[RunView], target: Target | None) -> Row:
         seconds_to=Spread.of(r.seconds for r in there),
         final_test_loss=final("test_loss"),
         final_metrics={name: final(name) for name in metrics},
+        epsilon=max((r.epsilon for r in last if r.epsilon is not None), default=None),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import floor, isfinite, log10
 from typing import Any
 
+from fednag.config.messages import nearest
 from fednag.core.record import Record
 from fednag.errors import FednagError
 from fednag.problems.metrics import ALWAYS, METRICS, Better, as_good, better_of
@@ -37,14 +38,10 @@ class Target:
 
     def best(self, values: Sequence[float]) -> float | None:
         """The best of some values of the measure."""
-        if not values:
-            return None
-        return max(values) if self.better == "higher" else min(values)
+        return (max if self.better == "higher" else min)(values, default=None)
 
     def worst(self, values: Sequence[float]) -> float | None:
-        if not values:
-            return None
-        return min(values) if self.better == "higher" else max(values)
+        return (min if self.better == "higher" else max)(values, default=None)
 
     @property
     def words(self) -> str:
@@ -93,6 +90,21 @@ def _checked(target: Target, option: str, given: str) -> Target:
     return target
 
 
+def with_measure(raw: Mapping[str, Any], measure: str, option: str, given: str) -> dict[str, Any]:
+    """An experiment's tables in which a measure is taken: known before hours of training."""
+    table = raw.get("evaluation", {})
+    listed = table.get("metrics", []) if isinstance(table, Mapping) else []
+    names = list(listed) if isinstance(listed, list | tuple) else []
+    known = [*ALWAYS, *(str(name).rpartition(":")[2] for name in names)]
+    if measure in known:
+        return dict(raw)
+    if measure not in METRICS:
+        there = list(dict.fromkeys([*known, *METRICS]))
+        remedy = f"there are {', '.join(there)}"
+        raise FednagError(option, f"no such measure{nearest(measure, there)}", remedy, given=given)
+    return {**raw, "evaluation": {**table, "metrics": [*names, measure]}}
+
+
 def settled(target: Target | None, runs: Sequence[RunView]) -> Target | None:
     """A target that was asked for, once runs are known: they say what is better of their own.
 
@@ -110,11 +122,7 @@ def settled(target: Target | None, runs: Sequence[RunView]) -> Target | None:
             f"{remedy}use one of {there}",
             given=f"{target.measure}={target.value:g}",
         )
-    own: dict[str, Any] = {}
-    for run in runs:
-        table = run.config.get("evaluation")
-        told = table.get("own") if isinstance(table, Mapping) else None
-        own |= dict(told) if isinstance(told, Mapping) else {}
+    own = {name: better for run in runs for name, better in run.own_metrics.items()}
     return replace(target, better=better_of(target.measure, own))
 
 
@@ -125,7 +133,7 @@ def common_target(runs: Sequence[RunView]) -> Target | None:
     percentage that every run that did not diverge has reached; where there is no accuracy, the
     lowest such loss.
     """
-    stops = {_stop(run.config) for run in runs}
+    stops = {_stop(run) for run in runs}
     if len(stops) == 1 and (stop := stops.pop()) is not None:
         return stop
     kept = [run for run in runs if not run.diverged]
@@ -143,17 +151,13 @@ def common_target(runs: Sequence[RunView]) -> Target | None:
     return None
 
 
-def _stop(config: Mapping[str, Any]) -> Target | None:
-    table = config.get("stop")
-    asked = table.get("accuracy") if isinstance(table, dict) else None
+def _stop(run: RunView) -> Target | None:
+    asked, levels = (run.settings.get(f"stop.{field}") for field in ("accuracy", "metrics"))
     if isinstance(asked, float) and asked > 0:
         return Target("accuracy", asked)
-    levels = table.get("metrics") if isinstance(table, dict) else None
     if not isinstance(levels, dict) or len(levels) != 1:
         return None
     ((name, value),) = levels.items()
-    section = config.get("evaluation")
-    own = section.get("own") if isinstance(section, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return Target(name, value, better_of(name, own if isinstance(own, dict) else None))
+    return Target(name, value, better_of(name, run.own_metrics))

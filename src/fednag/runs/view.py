@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from fednag.core.ending import Ending, Kind
 from fednag.core.record import Record, expected_rounds
@@ -18,6 +18,8 @@ from fednag.runs.folder import OVER, RunFolder
 
 if TYPE_CHECKING:
     from fednag.runs.outcome import Outcome
+
+R = TypeVar("R")
 
 AT = r" at iteration (?P<iteration>\d{1,18})"
 # What run.json said of endings before it had a table of them.
@@ -118,14 +120,11 @@ class RunView:
     @property
     def planned(self) -> int | None:
         """How many rounds it was to have."""
-        training = self.config.get("training")
+        done = (self.records[-1].round, self.records[-1].iteration) if self.records else (0, 0)
         try:
-            assert isinstance(training, dict)
-            iterations = int(training["iterations"])
-            planned = -(-iterations // int(training["tau"]))
-            done = (self.records[-1].round, self.records[-1].iteration) if self.records else (0, 0)
-            return expected_rounds(planned, iterations, done)
-        except (AssertionError, KeyError, TypeError, ValueError, ZeroDivisionError):
+            iterations, tau = (int(self.settings[f"training.{n}"]) for n in ("iterations", "tau"))
+            return expected_rounds(-(-iterations // tau), iterations, done)
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
             return None
 
     @property
@@ -133,24 +132,29 @@ class RunView:
         """The metrics that were asked for."""
         return list(dict.fromkeys(name for record in self.records for name in record.metrics))
 
+    @property
+    def own_metrics(self) -> Mapping[str, Any]:
+        """The metrics of the user's own, and which values of each are better."""
+        found = self.settings.get("evaluation.own")
+        return found if isinstance(found, dict) else {}
+
     def values(self, measure: str) -> list[float]:
         """The values of a measure after the first aggregation: w(0) is not a result."""
         found = [record.measured(measure) for record in self.records if record.round > 0]
         return [value for value in found if value is not None]
 
 
-def read_views(folders: Iterable[RunFolder]) -> tuple[list[RunView], list[str]]:
-    """(those with records, a sentence for each that cannot be read)."""
-    views, failed = [], []
+def read_all(
+    folders: Iterable[RunFolder], read: Callable[[RunFolder], R]
+) -> tuple[list[R], list[FednagError]]:
+    """(what ``read`` makes of each, an error for each that cannot be read)."""
+    found, failed = [], list[FednagError]()
     for folder in folders:
         try:
-            view = RunView.read(folder)
+            found.append(read(folder))
         except FednagError as error:
-            failed.append(str(error))
-            continue
-        if view.records:
-            views.append(view)
-    return views, failed
+            failed.append(error)
+    return found, failed
 
 
 def ending_of(folder: RunFolder, info: Mapping[str, Any]) -> Ending | None:

@@ -16,6 +16,7 @@ import altair as alt
 from fednag.core.files import os_errors, write_atomically
 from fednag.core.record import Record
 from fednag.runs.frontier import Cell
+from fednag.runs.labels import grouped
 from fednag.runs.statistics import aligned, average
 from fednag.runs.targets import Target
 from fednag.runs.view import RunView
@@ -54,21 +55,33 @@ def lines_chart(lines: Lines, across: str = "iteration") -> Any:
         scale = alt.Scale(type="log", domain=[lowest * 0.95, highest * 1.05], nice=False)
         for row in rows:  # a log axis has no place for a band that reaches below 0
             row["low"] = None if row["low"] is None else max(row["low"], lowest * 0.95)
-    base = alt.Chart(alt.InlineData(values=rows)).properties(width=380, height=300)
     x = alt.X("x:Q", title=lines.across[across], scale=alt.Scale(nice=False))
-    line = base.mark_line(strokeWidth=2).encode(
-        x=x,
-        y=alt.Y("y:Q", title=lines.title, scale=scale),
-        color=colour,
-        strokeDash=dash,
-        tooltip=["method:N", alt.Tooltip("x:Q", title=across), alt.Tooltip("y:Q", format=".4f")],
+    y = alt.Y("y:Q", title=lines.title, scale=scale)
+    tooltip = ["method:N", alt.Tooltip("x:Q", title=across), alt.Tooltip("y:Q", format=".4f")]
+    layers = banded(rows, x, y, (colour, dash), tooltip=tooltip)
+    single = all(row["low"] is None for row in rows)
+    return alt.layer(*layers[single:]).properties(width=380, height=300)
+
+
+def banded(
+    rows: Sequence[dict[str, Any]],
+    x: alt.X,
+    y: alt.Y,
+    style: tuple[alt.Color, alt.StrokeDash],
+    width: float = 2,
+    tooltip: Any = alt.Undefined,
+    **line: Any,
+) -> list[Any]:
+    """A band from ``low`` to ``high``, and a line on top."""
+    colour, dash = style
+    low = y.copy()
+    low.shorthand = "low:Q"
+    base = alt.Chart(alt.InlineData(values=list(rows)))
+    band = base.mark_area(opacity=0.15, clip=True).encode(x=x, y=low, y2="high:Q", color=colour)
+    drawn = base.mark_line(strokeWidth=width, **line).encode(
+        x=x, y=y, color=colour, strokeDash=dash, tooltip=tooltip
     )
-    if all(row["low"] is None for row in rows):
-        return line
-    band = base.mark_area(opacity=0.15, clip=True).encode(
-        x=x, y=alt.Y("low:Q", title=lines.title, scale=scale), y2="high:Q", color=colour
-    )
-    return band + line
+    return [band, drawn]
 
 
 def styled(
@@ -185,22 +198,10 @@ def time_chart(
 
 
 def _times(rows: Sequence[dict[str, Any]], measure: str, target: float | None) -> Any:
-    colour, dash = _by_method(rows)
-    title = titled(measure)
-    base = alt.Chart(alt.InlineData(values=list(rows)))
-    scale = alt.Scale(zero=False, nice=False)
-    across = alt.X("seconds:Q", title="seconds on the fleet", scale=alt.Scale(nice=False))
-    band = base.mark_area(opacity=0.15).encode(
-        x=across, y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q", color=colour
-    )
-    line = base.mark_line(strokeWidth=2).encode(
-        x=across,
-        y=alt.Y(f"{measure}:Q", title=title, scale=scale),
-        color=colour,
-        strokeDash=dash,
-        tooltip=["method:N", alt.Tooltip("seconds:Q", format=".1f"), f"{measure}:Q"],
-    )
-    layers = [band, line]
+    x = alt.X("seconds:Q", title="seconds on the fleet", scale=alt.Scale(nice=False))
+    y = alt.Y(f"{measure}:Q", title=titled(measure), scale=alt.Scale(zero=False, nice=False))
+    tooltip = ["method:N", alt.Tooltip("seconds:Q", format=".1f"), f"{measure}:Q"]
+    layers = banded(rows, x, y, _by_method(rows), tooltip=tooltip)
     if target is not None:
         rule = alt.Chart(alt.InlineData(values=[{"target": target}]))
         layers.append(rule.mark_rule(strokeDash=[3, 3], color="#666").encode(y="target:Q"))
@@ -219,9 +220,7 @@ def _shares(rows: Sequence[dict[str, Any]]) -> Any:
     for row in rows:
         sums[row["method"], row["device"]] += row["seconds"]
     longest = max(sums.values()) or 1.0
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["method"], []).append(row)
+    groups = grouped(rows, lambda row: str(row["method"]))
     panels = []
     for number, (method, own) in enumerate(groups.items(), 1):
         last = number == len(groups)
@@ -248,31 +247,24 @@ def _shares(rows: Sequence[dict[str, Any]]) -> Any:
 
 def plan_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:
     """Rows (method, tau, seconds, low, high, best) as time over tau; a ring around the best."""
-    colour, dash = _by_method(rows)
+    scale = alt.Scale(type="log", nice=False, padding=12)
     across = alt.X(
         "tau:Q",
         title="tau: local iterations between two aggregations",
-        scale=alt.Scale(type="log", nice=False, padding=12),
+        scale=scale,
         axis=alt.Axis(values=sorted({row["tau"] for row in rows}), format="d"),
     )
-    up = alt.Scale(type="log", nice=False, padding=12)
-    base = alt.Chart(alt.InlineData(values=list(rows)))
-    band = base.mark_area(opacity=0.15).encode(
-        x=across, y=alt.Y("low:Q", scale=up), y2="high:Q", color=colour
-    )
-    line = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=30)).encode(
-        x=across,
-        y=alt.Y("seconds:Q", title=f"seconds to {target}", scale=up),
-        color=colour,
-        strokeDash=dash,
-        tooltip=["method:N", "tau:Q", alt.Tooltip("seconds:Q", format=".4g")],
-    )
+    tooltip = ["method:N", "tau:Q", alt.Tooltip("seconds:Q", format=".4g")]
+    point = alt.OverlayMarkDef(size=30)
+    y = alt.Y("seconds:Q", title=f"seconds to {target}", scale=scale)
+    layers = banded(rows, across, y, _by_method(rows), tooltip=tooltip, point=point)
     ring = (
-        base.transform_filter("datum.best")
+        alt.Chart(alt.InlineData(values=list(rows)))
+        .transform_filter("datum.best")
         .mark_point(size=220, strokeWidth=2, color="#000000")
-        .encode(x=across, y=alt.Y("seconds:Q", scale=up))
+        .encode(x=across, y=y)
     )
-    chart = alt.layer(band, line, ring).properties(width=520, height=340)
+    chart = alt.layer(*layers, ring).properties(width=520, height=340)
     return finished(chart, title, anchor="start")
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html import escape
 from importlib.resources import files
 from itertools import chain
@@ -26,14 +26,7 @@ from fednag.runs.statistics import Row, Spread, ranked
 from fednag.runs.targets import Target, common_target
 from fednag.runs.view import RunView
 from fednag.show.spec import COLOURS, DASHES, Column, Track, curve_specs, thinned, tracks_of
-from fednag.show.tables import (
-    as_data,
-    cells,
-    headings,
-    measured_headings,
-    target_cells,
-    target_headings,
-)
+from fednag.show.tables import ENDED, texts
 from fednag.theory import Setting, theorem3
 from fednag.theory.bounds import KINDS
 
@@ -71,7 +64,7 @@ def document(
         "notes": [*notes, *caveats(views)],
         "target": str(asked) if asked else None,
         "table": _table(rows, asked),
-        "ranking": [as_data(row) for row in rows],
+        "ranking": [asdict(row) for row in rows],
         "methods": [
             {"label": row.label, "style": style, "diverged": row.diverged > 0}
             for style, row in enumerate(rows)
@@ -95,17 +88,11 @@ def document(
 def _table(rows: Sequence[Row], target: Target | None) -> dict[str, Any]:
     """The ranking as text; the final loss only where there is no accuracy to say more."""
     judged = any(row.final_accuracy for row in rows)
-    results = ["final accuracy", "best accuracy"] if judged else ["final loss"]
-    names = ["method", *results, "best loss", *measured_headings(rows)]
-    extra = target_headings(target) if target else ()
-    tail = ["iterations", "MB sent", "seconds", "ended"]
-    texts = []
-    for row in rows:
-        known = dict(zip(headings(rows), cells(row, rows), strict=True))
-        if target:
-            known |= dict(zip(extra, target_cells(row), strict=True))
-        texts.append([known[name] for name in (*names, *extra, *tail)])
-    return {"headings": [*names, *extra, *tail], "rows": texts}
+    left_out = ["final loss"] if judged else ["final accuracy", "best accuracy"]
+    last = ("iterations", "MB sent", "seconds", ENDED)
+    lines = texts(rows, target)
+    names = sorted((n for n in lines[0] if n not in left_out), key=lambda name: name in last)
+    return {"headings": names, "rows": [[line[name] for name in names] for line in lines]}
 
 
 def _bytes(views: Sequence[RunView], target: Target | None) -> dict[str, Any] | None:

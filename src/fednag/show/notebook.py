@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fednag.runs.statistics import Row, ranked
 from fednag.runs.view import RunView
-from fednag.show.tables import cells, headings
+from fednag.show.tables import ENDED, texts
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROWS = 30  # of the table; ``print`` has them all
 LINES = 12  # methods in the chart; more cannot be distinguished
 POINTS = 150  # of a line
-LEFT = ("method", "ended")
+LEFT = ("method", ENDED)
 
 
 def cell(runs: Sequence[RunView]) -> str:
@@ -45,14 +45,14 @@ def cell(runs: Sequence[RunView]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    texts, names = [cells(row, rows) for row in rows], headings(rows)
+    lines = texts(rows)
     # A column of nothing is not shown: regression has no accuracy.
-    kept = [i for i in range(len(names)) if any(text[i] != "-" for text in texts)]
-    head = "".join(_cell("th", names[i], names[i]) for i in kept)
+    names = [name for name in lines[0] if any(line[name] != "-" for line in lines)]
+    head = "".join(_cell("th", name, name) for name in names)
     body = []
-    for row, text in zip(rows, texts, strict=True):
+    for row, line in zip(rows, lines, strict=True):
         style = ' style="color:#c62828"' if row.diverged else ""
-        inner = "".join(_cell("td", names[i], text[i]) for i in kept)
+        inner = "".join(_cell("td", name, line[name]) for name in names)
         body.append(f"<tr{style}>{inner}</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 

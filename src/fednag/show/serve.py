@@ -60,7 +60,7 @@ class Server(ThreadingHTTPServer):
                 views = [view for view in look.views if view.records]
                 root = str(self.follower.root)
                 made = document(views, self.target) if views else waiting(root)
-                notes = [*look.failed, *made["notes"]]
+                notes = [*map(str, look.failed), *made["notes"]]
                 self._made = look.tag, {**made, "notes": notes, "tag": look.tag}
             return self._made[1]
 

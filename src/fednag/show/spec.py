@@ -23,7 +23,9 @@ ACROSS = {
     "bytes": "bytes sent, both ways",
     "seconds": "seconds of training",
     "clock": "seconds on the devices",
+    "epsilon": "epsilon spent",
 }
+SOME = ("clock", "epsilon")  # that only some runs have
 MEASURES = {
     "loss": "global training loss",
     "accuracy": "test accuracy",
@@ -76,8 +78,8 @@ def curve_specs(
     samples it has not seen.
     """
     found: list[Lines] = []
-    timed = any("clock" in track.columns for track in tracks)
-    across = {name: title for name, title in ACROSS.items() if timed or name != "clock"}
+    there = {name for track in tracks for name in track.columns}
+    across = {name: title for name, title in ACROSS.items() if name in there or name not in SOME}
     known = dict.fromkeys(name for track in tracks for name in track.measures)
     for measure in known:
         values = [v for t in tracks for v in t.columns.get(measure, ()) if v is not None]
@@ -111,12 +113,13 @@ def _track(label: str, style: int, runs: Sequence[Sequence[Record]], most: int) 
     for measure in measures:
         columns |= {measure: [], f"{measure}.low": [], f"{measure}.high": []}
     for iteration, here in aligned(moments):
-        clocks = [r.clock for r in here if r.clock is not None]
         columns["iteration"].append(iteration)
         columns["round"].append(here[0].round)
         columns["bytes"].append(average([r.bytes_up + r.bytes_down for r in here]))
         columns["seconds"].append(average([r.seconds for r in here]))
-        columns["clock"].append(average(clocks) if len(clocks) == len(here) else None)
+        for name in SOME:
+            known = [value for r in here if (value := getattr(r, name)) is not None]
+            columns[name].append(average(known) if len(known) == len(here) else None)
         columns["runs"].append(len(here))
         for measure in measures:
             spread = Spread.of(r.measured(measure) for r in here)
@@ -129,7 +132,7 @@ def _track(label: str, style: int, runs: Sequence[Sequence[Record]], most: int) 
     short = {name: [column[i] for i in kept] for name, column in columns.items()}
     # A column of nothing is not written: one run has no band, regression no accuracy.
     always = (*ACROSS, "runs", "loss", "accuracy")
-    may_be = [name for name in short if name not in always or name == "clock"]
+    may_be = [name for name in short if name not in always or name in SOME]
     empty = [name for name in may_be if all(value is None for value in short[name])]
     written = {name: column for name, column in short.items() if name not in empty}
     return Track(label, style, len(runs), written, measures)

@@ -3,74 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 from fednag.runs.statistics import Row, Spread, text
 from fednag.runs.targets import Target
 
 PERCENT, NUMBER = "{:.2%}", "{:.4f}"
-HEADINGS = (
-    *("method", "final accuracy", "best accuracy", "final loss", "best loss"),
-    *("iterations", "MB sent", "seconds", "ended"),
-)
-MEASURED = HEADINGS.index("iterations")  # before it stand what was measured, if it was
+ENDED = "ended"  # the last column, of words
 
 
-def headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The columns of a ranking: the test loss and each metric where any row has it."""
-    return (*HEADINGS[:MEASURED], *measured_headings(rows), *HEADINGS[MEASURED:])
+def texts(rows: Sequence[Row], target: Target | None = None) -> list[dict[str, str]]:
+    """Each row's texts by heading; of the test loss and metrics, those that any row has.
+
+    With a target, what it took to reach it comes last.
+    """
+    tested = any(row.final_test_loss for row in rows)
+    private = any(row.epsilon is not None for row in rows)
+    metrics = dict.fromkeys(name for row in rows for name in row.final_metrics)
+    found = []
+    for row in rows:
+        label = row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)"
+        shown = {
+            "method": label,
+            "final accuracy": text(row.final_accuracy, PERCENT),
+            "best accuracy": text(row.best_accuracy, PERCENT),
+            "final loss": text(row.final_loss, NUMBER),
+            "best loss": text(row.best_loss, NUMBER),
+        }
+        if tested:
+            shown["test loss"] = text(row.final_test_loss, NUMBER)
+        shown |= {name: text(row.final_metrics.get(name), NUMBER) for name in metrics}
+        if private:
+            shown["epsilon"] = "-" if row.epsilon is None else f"{row.epsilon:.3g}"
+        shown |= {
+            "iterations": f"{row.iterations:,}",
+            "MB sent": f"{row.megabytes:,.1f}",
+            "seconds": f"{row.seconds:,.1f}",
+            ENDED: row.ended,
+        }
+        found.append(shown | (to_target(row, target) if target else {}))
+    return found
 
 
-def measured_headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    tested = ["test loss"] if any(row.final_test_loss for row in rows) else []
-    return (*tested, *_metrics(rows))
-
-
-def cells(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
-    """A row of ``rows`` as text, in the order of their ``headings``."""
-    label = row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)"
-    tested = [text(row.final_test_loss, NUMBER)] if any(r.final_test_loss for r in rows) else []
-    return (
-        label,
-        text(row.final_accuracy, PERCENT),
-        text(row.best_accuracy, PERCENT),
-        text(row.final_loss, NUMBER),
-        text(row.best_loss, NUMBER),
-        *tested,
-        *(text(row.final_metrics.get(name), NUMBER) for name in _metrics(rows)),
-        f"{row.iterations:,}",
-        f"{row.megabytes:,.1f}",
-        f"{row.seconds:,.1f}",
-        row.ended,
-    )
-
-
-def _metrics(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.final_metrics))
-
-
-def target_headings(target: Target) -> tuple[str, ...]:
-    return tuple(f"{unit} to {target}" for unit in ("iterations", "MB", "seconds"))
-
-
-def target_cells(row: Row) -> tuple[str, ...]:
-    """What the target took, in the order of ``target_headings``."""
+def to_target(row: Row, target: Target) -> dict[str, str]:
+    """What the target took."""
     spreads = (row.iterations_to, row.megabytes_to, row.seconds_to)
+    amounts = [_amount(spread) for spread in spreads]
     if not row.reached:
-        return ("not reached", "-", "-")
-    some = "" if row.reached == row.runs else f" ({row.reached} of {row.runs} runs)"
-    first, *rest = (_amount(spread) for spread in spreads)
-    return (first + some, *rest)
-
-
-def as_data(row: Row) -> dict[str, Any]:
-    """A row for machines: plain numbers, None where there is none."""
-    return asdict(row)
+        amounts[0] = "not reached"
+    elif row.reached < row.runs:
+        amounts[0] += f" ({row.reached} of {row.runs} runs)"
+    units = ("iterations", "MB", "seconds")
+    return {f"{unit} to {target}": amount for unit, amount in zip(units, amounts, strict=True)}
 
 
 def render(rows: Sequence[Row]) -> str:
-    lines = [headings(rows), *(cells(row, rows) for row in rows)]
+    shown = texts(rows)
+    lines = [list(shown[0]), *(list(line.values()) for line in shown)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     ends = (0, len(widths) - 1)
     padded = [

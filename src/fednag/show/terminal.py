@@ -16,7 +16,7 @@ from rich.table import Table
 from fednag.core.record import Record, expected_rounds
 from fednag.runs.statistics import Row
 from fednag.runs.targets import Target
-from fednag.show.tables import cells, headings, target_cells, target_headings
+from fednag.show.tables import ENDED, texts
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
@@ -129,6 +129,8 @@ def news_of(record: Record) -> str:
 
 def metrics_of(record: Record) -> str:
     known = {name: value for name, value in record.metrics.items() if value is not None}
+    if record.epsilon is not None:
+        known["epsilon"] = record.epsilon
     return "".join(f", {name} {value:.4g}" for name, value in known.items())
 
 
@@ -140,22 +142,21 @@ def ranking(
 ) -> Table:
     """The ranked table, best first; ``origins`` gives (method, seed) of rows labelled by folder."""
     table = Table(title=title, title_justify="left")
-    shown = headings(rows)
-    for number, heading in enumerate(shown):
-        plain = number in (0, len(shown) - 1)
+    lines = texts(rows, target)
+    for heading in lines[0]:
+        words = heading in ("method", ENDED)
         # Numbers are never cut; a narrow screen folds the words.
-        table.add_column(heading, justify="left" if plain else "right", no_wrap=not plain)
-    for heading in target_headings(target) if target else ():
-        table.add_column(heading, justify="right")
+        whole = not words and " to " not in heading
+        table.add_column(heading, justify="left" if words else "right", no_wrap=whole)
     if origins:
         table.add_column("seed", justify="right", no_wrap=True)
         table.add_column("folder", overflow="fold")
-    for row in rows:
-        texts = cells(row, rows) + (target_cells(row) if target else ())
+    for row, line in zip(rows, lines, strict=True):
+        cells = list(line.values())
         if origins:
             method, seed = origins[row.label]
-            texts = (method, *texts[1:], str(seed), row.label)
-        table.add_row(*texts, style="red" if row.diverged else None)
+            cells = [method, *cells[1:], str(seed), row.label]
+        table.add_row(*cells, style="red" if row.diverged else None)
     return table
 
 
@@ -182,7 +183,7 @@ def paths(
     """What was written; ``whose`` says of folders that look alike which run each holds."""
     console.print("wrote", style="bold")
     for path in written:
-        run = f" ({whose[path]})" if whose and path in whose else ""
+        run = f" ({whose[path]})" if whose and whose.get(path) else ""
         console.print(f"  {path}{run}", soft_wrap=True, highlight=False)
 
 

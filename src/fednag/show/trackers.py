@@ -16,7 +16,7 @@ from fednag.runs.view import RunView
 
 MEASURES = (
     *("loss", "test_loss", "accuracy", "train_accuracy"),
-    *("bytes_up", "bytes_down", "round", "participants"),
+    *("bytes_up", "bytes_down", "round", "participants", "epsilon"),
 )
 TAG = "fednag.run"  # in MLflow, the folder that a run is of
 AT_ONCE = 900  # metrics a request; MLflow's server takes a thousand
@@ -48,17 +48,13 @@ def run_of(view: RunView) -> str:
     return view.folder.name if view.folder else f"{view.label}-{view.seed}"
 
 
-def _needs(tool: str) -> None:
-    if find_spec(tool) is None:
-        raise not_installed(tool, tool)
-
-
 def write_mlflow(views: Sequence[RunView], address: str) -> list[str]:
     """Write runs to the store at ``address``, with settings, curves and how they ended.
 
     An experiment a name; a run that was written before is replaced.
     """
-    _needs("mlflow")
+    if find_spec("mlflow") is None:
+        raise not_installed("mlflow", "mlflow")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
@@ -101,17 +97,17 @@ def _mlflow_run(client: Any, view: RunView) -> str:
     ]
     for number in range(0, len(metrics), AT_ONCE):
         client.log_batch(run, metrics=metrics[number : number + AT_ONCE])
-    last = start + int(view.records[-1].seconds * 1000)
     if not view.running:
-        status = "FAILED" if view.diverged else "FINISHED"
-        status = "KILLED" if view.ending is None else status
-        client.set_terminated(run, status, end_time=last)
+        last = start + int(view.records[-1].seconds * 1000)
+        over = "FAILED" if view.diverged else "FINISHED"
+        client.set_terminated(run, over if view.ending else "KILLED", end_time=last)
     return str(run)
 
 
 def write_tensorboard(views: Sequence[RunView], out: Path) -> list[Path]:
     """Write runs to ``out/<name>/<run>``; what was written there before is replaced."""
-    _needs("tensorboard")
+    if find_spec("tensorboard") is None:
+        raise not_installed("tensorboard", "tensorboard")
     with os_errors("--out", "cannot be written", "choose another folder", given=out):
         return [_tensorboard_run(view, out) for view in views]
 

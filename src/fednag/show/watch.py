@@ -29,7 +29,7 @@ class Look:
     """What there is at one moment."""
 
     views: list[RunView]  # running ones first, then the newest
-    failed: list[str]  # a sentence for each that cannot be read
+    failed: list[FednagError]  # of those that cannot be read
     tag: str  # changes when anything does
 
     @property
@@ -42,10 +42,10 @@ class Follower:
     """Looks at a folder of runs."""
 
     root: Path
-    _known: dict[Path, tuple[Stamp, RunView | str]] = field(default_factory=dict)
+    _known: dict[Path, tuple[Stamp, RunView | FednagError]] = field(default_factory=dict)
 
     def look(self) -> Look:
-        known: dict[Path, tuple[Stamp, RunView | str]] = {}
+        known: dict[Path, tuple[Stamp, RunView | FednagError]] = {}
         for path in self._folders():
             stamp = _stamp(path)
             before = self._known.get(path)
@@ -59,11 +59,11 @@ class Follower:
         views.sort(key=lambda s: s.started, reverse=True)
         views.sort(key=lambda s: not s.running)
         state = [
-            (str(path), stamp, told if isinstance(told, str) else f"{told.running} {told.ended}")
+            (str(path), stamp, (told.running, told.ended) if isinstance(told, RunView) else told)
             for path, (stamp, told) in known.items()
         ]
         tag = hashlib.sha256(repr(sorted(state)).encode()).hexdigest()[:16]
-        return Look(views, [content for content in found if isinstance(content, str)], tag)
+        return Look(views, [content for content in found if isinstance(content, FednagError)], tag)
 
     def _folders(self) -> list[Path]:
         try:
@@ -86,18 +86,19 @@ def _stamp(path: Path) -> Stamp:
     return tuple(found)
 
 
-def _read(path: Path) -> RunView | str:
+def _read(path: Path) -> RunView | FednagError:
     try:
         return RunView.read(RunFolder(path))
     except FednagError as error:
-        return str(error)
+        return error
     except OSError as error:  # removed while it was being read
-        return f"{path}: cannot be read ({error.strerror or error}); check its permissions"
+        why = error.strerror or error
+        return FednagError(path, f"cannot be read ({why})", "check its permissions")
 
 
-def _still(content: RunView | str) -> RunView | str:
+def _still(content: RunView | FednagError) -> RunView | FednagError:
     """A run that was running may have been killed: nothing in its files says so."""
-    if isinstance(content, str) or not content.running or content.folder is None:
+    if isinstance(content, FednagError) or not content.running or content.folder is None:
         return content
     return replace(content, running=RunFolder(content.folder).is_being_written)
 
@@ -178,7 +179,9 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
     tested = width >= WIDE and any(view.values("test_loss") for view in look.views)
     metrics = (name for view in look.views for name in view.metrics)
     measures = list(dict.fromkeys([*["test_loss"] * tested, *metrics]))
-    for heading in (*(HEADINGS[i] for i in shown), *(titled(name) for name in measures)):
+    private = ["epsilon"] if any(_epsilon(view) is not None for view in look.views) else []
+    named = *(titled(name) for name in measures), *private
+    for heading in (*(HEADINGS[i] for i in shown), *named):
         right = heading in RIGHT or heading not in HEADINGS
         wraps = heading in ("experiment", "run")
         table.add_column(
@@ -189,11 +192,13 @@ def screen(look: Look, root: str, most: int = 30, width: int = 200) -> Renderabl
         )
     for name, view in zip(names[:most], look.views[:most], strict=True):
         line = [Text(name), *_line(view)]
-        table.add_row(*(line[i] for i in shown), *(_last(view, name) for name in measures))
+        spent = [_amount(_epsilon(view)) for _ in private]
+        last = *(_last(view, name) for name in measures), *spent
+        table.add_row(*(line[i] for i in shown), *last)
     parts: list[RenderableType] = [table]
     if len(look.views) > most:
         parts.append(Text(f"… and {len(look.views) - most} more", style="dim"))
-    parts += [Text(sentence, style="red") for sentence in look.failed[:3]]
+    parts += [Text(str(error), style="red") for error in look.failed[:3]]
     return Group(*parts)
 
 
@@ -201,18 +206,26 @@ def _last(view: RunView, measure: str) -> str:
     return "".join(f"{value:.4f}" for value in view.values(measure)[-1:]) or "-"
 
 
+def _epsilon(view: RunView) -> float | None:
+    """The privacy spent so far."""
+    return view.records[-1].epsilon if view.records else None
+
+
+def _amount(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
 def _line(view: RunView) -> list[RenderableType]:
-    records, state = view.records, state_of(view)
-    round_now, rounds = view.rounds, view.planned
-    losses = [r.loss for r in records if r.loss is not None]
-    accuracies = [r.accuracy for r in records if r.accuracy is not None]
+    state, rounds = state_of(view), view.planned
+    losses = [r.loss for r in view.records if r.loss is not None]
+    accuracies = [r.accuracy for r in view.records if r.accuracy is not None]
     speed = pace(view) if view.running else None
     return [
         Text(view.label),
         str(view.seed),
         Text(state, style=STYLES.get(state, "")),
-        ProgressBar(total=rounds or max(1, round_now), completed=round_now, width=12),
-        f"{round_now}/{rounds or '?'}",
+        ProgressBar(total=rounds or max(1, view.rounds), completed=view.rounds, width=12),
+        f"{view.rounds}/{rounds or '?'}",
         f"{losses[-1]:.4f}" if losses else "-",
         sparkline(losses, logarithmic=True),
         f"{accuracies[-1]:.1%}" if accuracies else "-",
@@ -230,6 +243,8 @@ def plain_line(view: RunView) -> str:
     measured = {"test loss": data["test_loss"], **data["metrics"]}
     for name, value in measured.items():
         accuracy += "" if value is None else f", {name} {value:.4f}"
+    if _epsilon(view) is not None:
+        accuracy += f", epsilon {_amount(_epsilon(view))}"
     left = seconds_left(view)
     tail = "" if left is None else f", {time_text(left)} left"
     name = f"{data['experiment']}, " if data["experiment"] else ""
@@ -256,6 +271,7 @@ def as_data(view: RunView) -> dict[str, Any]:
         "accuracy": last.accuracy if last else None,
         "test_loss": last.test_loss if last else None,
         "metrics": dict(last.metrics) if last else {},
+        "epsilon": _epsilon(view),
         "rounds_per_second": pace(view) if view.running else None,
         "seconds_left": seconds_left(view),
     }

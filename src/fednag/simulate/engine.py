@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fednag.aggregators import Secure
 from fednag.compute.randomness import private_randomness
 from fednag.compute.threads import ThreadPool
 from fednag.core.aggregator import Total
 from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
 from fednag.core.attack import Forged
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined
+from fednag.core.executor import (
+    Answers,
+    Exchange,
+    Executor,
+    Memories,
+    Receipt,
+    Residues,
+    joined,
+)
 from fednag.core.keys import ATTACK, MODEL, UPLINK, Draws, Indexes, generator
 from fednag.core.loop import Scheme
-from fednag.core.vectors import Vector, Vectors
+from fednag.core.vectors import Vector, Vectors, digest
 from fednag.problems.problem import Problem
+from fednag.simulate.private import PrivateBatch, no_data
 from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, replaced, stacked
 
 Mask = NDArray[np.bool_]
@@ -84,6 +94,8 @@ class Engine(Executor):
         self._steps = [RecordedStep(stage, problem) for stage in scheme.stages]
         # Random draws are keyed by worker, and there is one generator for all threads.
         self._pool = ThreadPool(1 if problem.gradients.plain else threads)
+        aggregator = scheme.aggregator
+        self._secure = aggregator if isinstance(aggregator, Secure) else None
         self._sums = None if problem.shares is None else self._sums_of_shares(problem.shares)
 
     def __enter__(self) -> Engine:
@@ -97,6 +109,8 @@ class Engine(Executor):
         """Compute the exchange; a worker whose update is refused keeps the memory it had."""
         if not asked.stage.asks and is_checked(asked.round):
             self.problem.check_again()
+        if self._secure and not asked.weight:
+            asked = replace(asked, weight=self.weight(asked))
         if self._attackers:
             return self._attacked(asked, memories, residues)
         return self._exchanged(asked, memories, residues)
@@ -109,7 +123,7 @@ class Engine(Executor):
         parts = self._pool.ordered(
             lambda group: self._group(group, memories, residues, change), self._groups(asked)
         )
-        answers: dict[str, Any] = {"memories": {}, "residues": {}, "told": {}}
+        answers: dict[str, Any] = {"memories": {}, "residues": {}, "told": {}, "receipts": {}}
         total, size, up = None, 0, 0
         refused: list[int] = []
         for part in parts:
@@ -121,6 +135,13 @@ class Engine(Executor):
                 merge = self.scheme.aggregator.merge
                 total = part.total if total is None else merge(total, part.total)
         return Answers(total, size, **answers, refused=tuple(refused), up=up)
+
+    def weight(self, asked: Exchange) -> float:
+        """The weight of all workers of an exchange."""
+        weight = self.scheme.aggregator.weight
+        return sum(
+            weight(size, asked.staleness) for size in self.draws.sizes[asked.workers].tolist()
+        )
 
     def _attacked(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
         """The honest workers first, for some attackers see what these send."""
@@ -176,7 +197,20 @@ class Engine(Executor):
             },
             refused=tuple(int(worker) for worker in workers[~found.finite]),
             up=0 if self.scheme.algorithm.pooled else found.nbytes,
+            receipts=self._receipts(found) if asked.receipts else {},
         )
+
+    def _receipts(self, found: Uploads) -> dict[int, Receipt]:
+        """Of each worker: the digest of its upload as it travels, unless it is not finite."""
+        return {
+            worker: Receipt(
+                digest(found.wires[row] if found.wires else found.up.map(lambda v, row=row: v[row]))  # type: ignore[misc]
+                if found.finite[row]
+                else None,
+                int(self.draws.sizes[worker]),
+            )
+            for row, worker in enumerate(found.workers.tolist())
+        }
 
     def uploads(
         self, asked: Exchange, memories: Memories, residues: Residues, change: Change | None = None
@@ -190,7 +224,7 @@ class Engine(Executor):
             rules_mine = mine.without(BUFFERS)
             carried = Carried(self._buffers(sent, mine, len(group)))
             up, kept, told = local_round(
-                replaced(stage, asked.numbers),
+                asked.rules,
                 rows,
                 rules_mine,
                 self._grads(asked, carried),
@@ -216,24 +250,26 @@ class Engine(Executor):
         size = sum(wire.nbytes for wire in wires) if wires else up.nbytes
         if wires:  # a transform may have gone out of range
             finite &= self._finite(group, up)
+        if self._secure:
+            finite &= self._secure.takes(up).cpu().numpy()
         if type(stage).settle is not Algorithm.settle:
             arrived = up.without(BUFFERS)
             if asked.as_differences:
                 arrived = arrived.map_named(lambda n, r: r + sent[n] if n in sent else r)
-            kept = replaced(stage, asked.numbers).settle(kept or rules_mine, arrived)
+            kept = asked.rules.settle(kept or rules_mine, arrived)
         return Uploads(group, up, kept, left, told, finite, size, wires)
 
     def _uplinked(
         self, asked: Exchange, up: Vectors, residues: Residues
     ) -> tuple[list[Vectors], Vectors, list[Vectors]]:
         """What travels from each worker, what the server makes of it, and what the worker keeps."""
-        uplink = self.scheme.uplink
+        uplink = self.scheme.uplink.of(asked.rules)
         if not uplink.parts:
             return [], up, []
         wires, changed, left = [], [], []
         for row, worker in enumerate(asked.workers.tolist()):
             own = _row(up, row)
-            residue = residues.get((worker, asked.place)) or uplink.init(own)
+            residue = residues.get((worker, asked.place)) or self.scheme.uplink.init(own)
             named = int(self.draws.numbers[worker])
             rng = generator(self.draws.seed, UPLINK, asked.round, named, asked.place)
             gone, arrived, after = uplink.carry(own, residue, rng)
@@ -248,9 +284,11 @@ class Engine(Executor):
         """The aggregate of the updates that are finite."""
         if not finite.any():
             return None
-        aggregator = self.scheme.aggregator
+        aggregator = asked.aggregator or self.scheme.aggregator
         held = self.draws.sizes[asked.workers][finite].tolist()
         weights = [aggregator.weight(size, asked.staleness) for size in held]
+        if self._secure:
+            weights = [self._secure.share(weight, asked.weight) for weight in weights]
         kept = up.map(lambda rows: _rows(rows, finite))
         return aggregator.gather(
             kept,
@@ -366,6 +404,11 @@ class Engine(Executor):
         group, steps = asked.workers, int(asked.steps[0])
         if not steps:
             return
+        if self.scheme.gradient:
+            given = self.problem, self.scheme.gradient, self.draws, self.owned, carried.rows, group
+            for step in range(steps):
+                yield PrivateBatch(*given, asked.starts + step)
+            return
         if not self.draws.batch:
             for _ in range(steps):
                 yield self._full(group, carried, moves=True)
@@ -479,10 +522,14 @@ class GroupData:
         self.engine, self.group, self.carried = engine, group, carried
 
     def gradient(self, w: Vector) -> Vector:
+        if self.engine.scheme.gradient:
+            raise no_data()
         return self.engine._full(self.group, self.carried)(w)
 
     def loss(self, w: Vector) -> Vector:
         engine, problem = self.engine, self.engine.problem
+        if engine.scheme.gradient:
+            raise no_data()
         found = []
         for row, worker in enumerate(self.group):
             index = torch.from_numpy(engine.owned[worker]).to(problem.device)

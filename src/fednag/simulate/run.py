@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil, inf
+from math import ceil, inf, isfinite
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from fednag.aggregators import Secure
 from fednag.core.algorithm import BUFFERS, Algorithm
 from fednag.core.attack import attackers
 from fednag.core.controller import Setting
@@ -22,10 +23,12 @@ from fednag.core.record import Record
 from fednag.core.state import Best, State
 from fednag.core.vectors import Vector
 from fednag.data.partition import Partition
+from fednag.privacy.promise import Accountant
 from fednag.problems.metrics import Better, Metric, as_good, improves
 from fednag.problems.problem import Problem
 from fednag.simulate.engine import Engine, first_state
 from fednag.simulate.evaluator import Evaluator, Measures
+from fednag.simulate.secured import Secured
 
 MOST_NAMED = 100  # workers refused or missed in a record; all are counted
 BLOWN_UP = 100  # a loss this many times the first one does not come back to anything useful
@@ -74,8 +77,12 @@ class Plan:
     chunk: int = 1
     threads: int = 1
     deadline: float = inf  # seconds
-    clock: Callable[[Engine], Executor] | None = None
+    ledger: bool = False  # whether rounds have entries for one
+    clock: Callable[[Executor], Executor] | None = None
     """Puts an executor on a clock; without one, everyone answers at once."""
+    privacy: Accountant | None = None
+    releasing: Callable[[int], None] | None = None
+    """Told, before a round, how many rounds there will have been."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -145,7 +152,10 @@ class Local:
             threads=plan.threads,
             attackers=attackers(plan.scheme.attacks, plan.seed, len(plan.owned)),
         )
-        self.executor: Executor = plan.clock(self.engine) if plan.clock else self.engine
+        executor: Executor = self.engine
+        if isinstance(plan.scheme.aggregator, Secure):
+            executor = Secured(self.engine, plan.scheme.aggregator)
+        self.executor = plan.clock(executor) if plan.clock else executor
         self.evaluator = Evaluator(
             self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker, plan.metrics,
             plan.problem,
@@ -193,42 +203,58 @@ def simulate(
             yield state
 
 
+def begun(plan: Plan) -> State:
+    """The state before the first round."""
+    return State(
+        first_state(plan.algorithm, plan.problem),
+        np.zeros(len(plan.owned), dtype=np.int64),
+        control=plan.scheme.controller.init(),
+    )
+
+
 class _Training:
     """Rounds, evaluations, the best model so far, when to stop."""
 
     def __init__(self, plan: Plan, trainer: Trainer, setting: Setting) -> None:
         self.plan, self.trainer = plan, trainer
-        self.loop = Loop(plan.scheme, setting, trainer.executor)
+        self.loop = Loop(plan.scheme, setting, trainer.executor, plan.ledger)
         self.began = time.monotonic()
 
     def start(self) -> State:
-        plan = self.plan
-        state = State(
-            first_state(plan.algorithm, plan.problem),
-            np.zeros(len(plan.owned), dtype=np.int64),
-            control=plan.scheme.controller.init(),
-        )
-        state = self._measure(state)
+        state = self._measure(begun(self.plan))
         if state.record is not None and state.record.loss is not None:
             state = replace(state, first_loss=state.record.loss)
         return self._ended(state)
 
     def restart(self, state: State) -> State:
         self.began -= state.seconds
+        # Rounds that are replayed may have cost what there was left.
+        if self._spent(state):
+            assert self.plan.privacy is not None
+            value = self.plan.privacy.budget
+            return replace(state, ended=Ending("privacy", state.iteration, value=value))
         return state
 
     def advance(self, state: State) -> State:
         """A round, and an evaluation if it is due."""
         plan = self.plan
+        if plan.releasing:
+            plan.releasing(state.round + 1)
         state = replace(self.loop.advance(state), seconds=time.monotonic() - self.began)
         last = state.iteration >= plan.iterations
         out_of_time = _reached(state.seconds, plan.stop_seconds)
-        if last or out_of_time or state.diverged or state.round % plan.evaluate_every == 0:
+        last = last or out_of_time or state.diverged or self._spent(state)
+        if last or state.round % plan.evaluate_every == 0:
             state = self._measure(state)
         state = self._ended(state)
         if state.ended is not None and not state.diverged:
             self.trainer.verify(state)
         return state
+
+    def _spent(self, state: State) -> bool:
+        """Whether another round would cost more privacy than there is."""
+        privacy = self.plan.privacy
+        return privacy is not None and not privacy.allows(state.round + 1)
 
     def _measure(self, state: State) -> State:
         """Evaluate the server's model: a record, and w^f if it is the best so far."""
@@ -260,9 +286,14 @@ class _Training:
             test_loss=None if blown_up else found.test_loss,
             metrics=dict.fromkeys(found.metrics) if blown_up else found.metrics,
             rounds=state.rounds,
+            epsilon=self._epsilon(state),
         )
         state = replace(state, record=record, best=best, diverged=blown_up)
         return self._waited(state, record)
+
+    def _epsilon(self, state: State) -> float | None:
+        epsilon = self.plan.privacy.epsilon(state.round) if self.plan.privacy else inf
+        return epsilon if isfinite(epsilon) else None
 
     def _waited(self, state: State, record: Record) -> State:
         """Count evaluations without a better value; one without any value does not count."""
@@ -288,6 +319,8 @@ class _Training:
             ended = Ending("target", at, level.measure, level.value)
         elif at >= plan.iterations:
             ended = Ending("finished", at)
+        elif plan.privacy and self._spent(state):
+            ended = Ending("privacy", at, value=plan.privacy.budget)
         elif plan.patience and state.waited >= plan.patience.evaluations:
             ended = Ending("patience", at, plan.patience.measure, plan.patience.evaluations)
         elif _reached(state.seconds, plan.stop_seconds):

@@ -7,12 +7,14 @@ from fednag.transforms.every import Every
 from fednag.transforms.feedback import ErrorFeedback
 from fednag.transforms.float16 import BFloat16, Float16
 from fednag.transforms.lowrank import LowRank
+from fednag.transforms.noise import Noise
 from fednag.transforms.quantise import Quantise, Sign
 from fednag.transforms.rotated import Drive, Eden
 from fednag.transforms.sparse import RandK, TopK
 
 TRANSFORMS: dict[str, type[Transform]] = {
     "clip": Clip,
+    "noise": Noise,
     "float16": Float16,
     "bfloat16": BFloat16,
     "quantise": Quantise,
@@ -38,6 +40,7 @@ __all__ = [
     "Every",
     "Float16",
     "LowRank",
+    "Noise",
     "Quantise",
     "RandK",
     "Sign",

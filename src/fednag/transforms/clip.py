@@ -10,6 +10,7 @@ import torch
 from fednag.core.algorithm import BUFFERS, Positive
 from fednag.core.transform import Transform
 from fednag.core.vectors import Vectors
+from fednag.errors import FednagError
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class Clip(Transform):
         self, up: Vectors, kept: Vectors, rng: np.random.Generator
     ) -> tuple[Vectors, Vectors]:
         rules = up.without(BUFFERS)
+        if encoded := [name for name, vector in rules.items() if not vector.is_floating_point()]:
+            raise FednagError(
+                "clip",
+                f"{', '.join(encoded)} is encoded already by a transform before it",
+                "put clip earlier",
+            )
         squares = [vector.double().square().sum() for vector in rules.values()]
         length = float(torch.stack(squares).sum().sqrt())
         if length <= self.norm:

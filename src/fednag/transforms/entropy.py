@@ -39,7 +39,7 @@ class Entropy(Transform):
 
     level: Annotated[int, Ge(1), Le(19)] = 3
 
-    variable = True
+    variable = compresses = True
 
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator

@@ -42,7 +42,7 @@ class Every(Transform):
     rounds: Annotated[int, Ge(1)] = 2
     vectors: tuple[str, ...] = ()
 
-    variable = True
+    variable = compresses = True
 
     def init(self, like: Vectors) -> Vectors:
         return Vectors(times=torch.zeros(1, dtype=torch.int64))

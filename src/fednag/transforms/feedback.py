@@ -34,6 +34,8 @@ class ErrorFeedback(Transform):
 
     vectors: tuple[str, ...] = ()
 
+    compresses = True
+
     def init(self, like: Vectors) -> Vectors:
         return like.pick(compressible(like, self.vectors)).map(torch.zeros_like)
 

@@ -26,6 +26,8 @@ class Float16(Transform):
     (tensor([0.1000, 2.0000], dtype=torch.float16), 4)
     """
 
+    compresses = True
+
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator
     ) -> tuple[Vectors, Vectors]:
@@ -43,6 +45,8 @@ class BFloat16(Transform):
     >>> bool(up.w.isfinite()), up.nbytes
     (True, 2)
     """
+
+    compresses = True
 
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator

@@ -39,6 +39,8 @@ class LowRank(Transform):
     rank: Annotated[int, Ge(1)] = 2
     vectors: tuple[str, ...] = ()
 
+    compresses = True
+
     def init(self, like: Vectors) -> Vectors:
         kept = {}
         for name in compressible(like, self.vectors):

@@ -45,6 +45,8 @@ class Quantise(Transform):
     together: bool = False
     vectors: tuple[str, ...] = ()
 
+    compresses = True
+
     @property
     def bits(self) -> int:
         """Bits a number takes."""
@@ -116,6 +118,8 @@ class Sign(Transform):
     """
 
     vectors: tuple[str, ...] = ()
+
+    compresses = True
 
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator

@@ -17,6 +17,8 @@ from fednag.transforms.packing import pack, unpack
 from fednag.transforms.quantise import SCALE
 
 LEAST = 64  # numbers of a block: a rotation of fewer hides too little
+MOST = 1 << 16  # of more would be slow: this many stay in a core's cache from step to step
+FEW = 31  # borders: with more, searching is faster than comparing with each
 RADIX = 64  # of the Hadamard transform: products with small matrices beat passes of sums
 
 
@@ -33,9 +35,9 @@ class Eden(Transform):
     that <x', x> = ||x||^2: with a uniformly random rotation the mean of x' is x. With the Hadamard
     transform that holds up to an error that vanishes as vectors grow, as the paper says.
 
-    Vectors are cut into blocks whose lengths are powers of two, 64 at least, the last one filled
-    with zeros; each has an S of 32 bits. (The paper fills the whole vector up, to twice its
-    length at worst.)
+    Vectors are cut into blocks whose lengths are powers of two, from 64 to 65536, the last one
+    filled with zeros; each has an S of 32 bits. (The paper rotates the whole vector, filled up to
+    a power of two.)
 
     >>> import numpy as np, torch
     >>> from fednag import Vectors
@@ -49,6 +51,8 @@ class Eden(Transform):
 
     bits: Annotated[int, Ge(1), Le(8)] = 4
     vectors: tuple[str, ...] = ()
+
+    compresses = True
 
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator
@@ -90,8 +94,13 @@ class Eden(Transform):
     def _nearest(self, rotated: Vector, factor: Vector) -> Vector:
         """The number of each one's centroid, the numbers times ``factor`` being standard normal."""
         middles = [(a + b) / 2 for a, b in pairwise(normal_centroids(self.bits))]
-        borders = torch.tensor(middles, dtype=torch.float64) / factor
-        return torch.bucketize(rotated, borders.to(rotated.dtype), out_int32=True).to(torch.uint8)
+        borders = (torch.tensor(middles, dtype=torch.float64) / factor).to(rotated.dtype)
+        if len(borders) > FEW:
+            return torch.bucketize(rotated, borders, out_int32=True).to(torch.uint8)
+        code = torch.zeros(len(rotated), dtype=torch.uint8)
+        for border in borders:
+            code += rotated > border
+        return code
 
     def _centroids(self, code: Vector, dtype: torch.dtype) -> Vector:
         return torch.tensor(normal_centroids(self.bits), dtype=dtype)[code.int()]
@@ -126,9 +135,14 @@ class Drive(Eden):
 
 
 def block_sizes(size: int) -> list[int]:
-    """Powers of two that make up ``size``, or a little more: the last is LEAST or the only one."""
-    units = -(-size // LEAST)
-    return [LEAST << place for place in reversed(range(units.bit_length())) if units >> place & 1]
+    """Powers of two up to MOST that make up ``size``, or up to LEAST more.
+
+    >>> block_sizes(140_000)
+    [65536, 65536, 8192, 512, 256]
+    """
+    full, rest = divmod(-(-size // LEAST), MOST // LEAST)
+    places = [place for place in reversed(range(rest.bit_length())) if rest >> place & 1]
+    return [MOST] * full + [LEAST << place for place in places]
 
 
 def hadamard(vector: Vector) -> Vector:

@@ -41,6 +41,8 @@ class TopK(Transform):
     k: Annotated[int, Ge(0)] = 0
     vectors: tuple[str, ...] = ()
 
+    compresses = True
+
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator
     ) -> tuple[Vectors, Vectors]:
@@ -95,6 +97,8 @@ class RandK(Transform):
     k: Annotated[int, Ge(0)] = 0
     scaled: bool = True
     vectors: tuple[str, ...] = ()
+
+    compresses = True
 
     def apply(
         self, up: Vectors, kept: Vectors, rng: np.random.Generator

@@ -10,7 +10,7 @@ from typing import Any
 from fednag.core.files import write_atomically
 
 
-class Ledger:
+class SiloLog:
     """Says of every silo that was asked: ok, missed or refused, why, and its own numbers."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Ledger:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ledger; one cut short by a crash is left out."""
+    """The lines of a log; one cut short by a crash is left out."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -56,6 +56,6 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def entry(silo: int, phase: str, status: str, **more: Any) -> dict[str, Any]:
-    """A line of the ledger; what is None is left out."""
+    """A line of the log; what is None is left out."""
     told: Mapping[str, Any] = {"phase": phase, "silo": silo, "status": status, **more}
     return {key: given for key, given in told.items() if given is not None}

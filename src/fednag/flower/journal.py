@@ -1,0 +1,27 @@
+"""What a run on Flower tells the command that started it: a line of JSON for each event.
+
+Of what an app prints, Flower hands on the text alone, among lines of its own. So the command names
+a file in the environment, which the server app's process inherits, and reads the facts there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+JOURNAL = "FEDNAG_JOURNAL"
+
+
+def note(**facts: Any) -> None:
+    """Write facts down, if somebody reads them."""
+    if path := os.environ.get(JOURNAL):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(facts) + "\n")
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    print(f"fednag: {text}", flush=True)
+    note(said=text)
