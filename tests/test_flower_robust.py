@@ -208,8 +208,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def private(out: Path, **changes: Any) -> dict[str, Any]:
     return config_of(
         out, data__name="silos", split__kind="iid", split__skew="", flower__shape="4",
-        flower__classes=3, algorithm__name="fedavg", rounds=1,
-        **changes,
+        flower__classes=3, **{"rounds": 1, "algorithm__name": "fedavg", **changes},
     )  # fmt: skip
 
 
@@ -251,6 +250,12 @@ def test_a_claim_does_not_own_the_model(tmp_path: Path, folders: Path) -> None:
     assert [(line["samples"], line.get("counted")) for line in lines] == [
         *[(30, None), (10**7, 40), (10, None)]
     ]
+    # In every respect it is as if it had said 40, and that had been agreed.
+    runs = []
+    for claim, agreed in ((10**7, {}), (40, {"flower__samples": "[30, 40, 10]"})):
+        config = private(tmp_path / str(claim), **agreed, algorithm__name="scaffold", rounds=2)
+        runs.append(play(config, joined(config, folders, {1: claim})))
+    assert gap(*runs) == 0
     # It may be allowed.
     config = private(tmp_path / "all", **{"flower__most-share": 1.0})
     run = play(config, joined(config, folders, {1: 10**7}))

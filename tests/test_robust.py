@@ -132,6 +132,15 @@ def test_a_vector_that_is_short_hides_nothing() -> None:
     assert refused(NormBound(58.0), rows) == [4]
     assert float(aggregate(Krum(), rows).v[0]) != 20.0
     assert int(Krum().scores(rows, torch.float64).argmax()) == 4
+    # One that is close to all others in w, and far off in a v that is short.
+    corners = torch.eye(4).tolist()
+    rows = bag(
+        *corners,
+        [0.25] * 4,
+        v=[[0.001, 0.0], [0.0011, 0.0], [0.0012, 0.0], [0.0013, 0.0], [0.05, 0.0]],
+    )
+    assert int(Krum().scores(Vectors(w=rows.w), torch.float64).argmin()) == 4
+    assert int(Krum().scores(rows, torch.float64).argmax()) == 4
     # But of momenta that are nearly 0, none is long: the unit is 0.12.
     rows = bag(*w, v=[[1e-5, 0.0], [1e-5, 0.0], [1e-5, 0.0], [1e-5, 0.0], [0.012, 0.0]])
     assert refused(NormBound(1.2), rows) == []
@@ -162,6 +171,7 @@ def test_who_sends_nothing_does_not_say_what_is_long() -> None:
     """Else two free riders of three would have the honest worker refused."""
     assert refused(NormBound(10.0), bag([0.0], [0.0], [5.0])) == []
     assert refused(NormBound(10.0), bag([0.0], [0.0], [0.0])) == []
+    assert refused(NormBound(10.0), bag([0.0], [0.0], [0.0], [0.0], [5.0], [60.0])) == [5]
     assert refused(NormBound(10.0), bag([0.0], [2.0], [1e30])) == [2]
     assert refused(NormBound(inf), bag([0.0], [0.0], [1e308])) == []
 
