@@ -151,7 +151,7 @@ def test_a_resumed_run_stays_on_the_plain_loop(tmp_path: Path) -> None:
     original = checkpoint.write
 
     def spy(*given: Any) -> None:
-        written.append(given[-1])
+        written.append(given[5])
         original(*given)
 
     checkpoint.write = spy  # type: ignore[assignment]

@@ -180,7 +180,10 @@ def test_a_file_for_one_method_runs_another(desk: Desk) -> None:
     assert desk.fednag("run", "tiny.toml", "--set", "algorithm.name=fedavg").code == 0
     both = ("--set", "algorithm.name=fedavg", "--set", "algorithm.momentum=0.5")
     sentence = desk.refused("run", "tiny.toml", *both)
-    assert sentence == "fednag: --set algorithm.momentum: no such key; allowed here: lr"
+    assert (
+        sentence
+        == "fednag: --set algorithm.momentum: no such key; allowed here: lr, weight_decay, clip"
+    )
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory: 4 TB")])

@@ -167,10 +167,13 @@ def test_a_mistyped_name_is_corrected(words: tuple[str, ...], meant: str, fednag
 COMPLETED: dict[str, tuple[str, list[str]]] = {
     "a command": ("fednag comp", ["compare"]),
     "a command of a group": ("fednag time pl", ["plan"]),
-    "methods": ("fednag compare --algorithms fedn", ["fednag", "fednag-local", "fednag-rebuilt"]),
+    "methods": (
+        "fednag compare --algorithms fedn",
+        ["fednag", "fednova", "fednag-local", "fednag-rebuilt"],
+    ),
     "more methods": (
         "fednag compare --algorithms fednag,fedn",
-        ["fednag,fednag-local", "fednag,fednag-rebuilt"],
+        ["fednag,fednova", "fednag,fednag-local", "fednag,fednag-rebuilt"],
     ),
     "methods to plan": ("fednag time plan --algorithms mi", ["mimelite", "mime"]),
     "fleets": ("fednag time plan --fleet pa", ["paper-edge"]),

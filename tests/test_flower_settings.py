@@ -73,13 +73,16 @@ def test_a_wrong_configuration_is_a_sentence(changes: dict[str, Any], field: str
 
 def test_one_key_changes_the_method_and_numbers_of_others_may_stay() -> None:
     config = config_of(Path("x"), algorithm__momentum=0.5, algorithm__mu=0.3)
-    assert read_run_config(config).experiment.algorithm == {
-        "name": "fednag",
-        "lr": 0.05,
-        "momentum": 0.5,
-    }
+    off = {"weight_decay": 0.0, "clip": 0.0}
+    first = read_run_config(config).experiment.algorithm
+    assert first == {"name": "fednag", "lr": 0.05, "momentum": 0.5, **off}
     changed = read_run_config(config | {"algorithm.name": "fedprox"})
-    assert changed.experiment.algorithm == {"name": "fedprox", "lr": 0.05, "mu": 0.3}
+    assert changed.experiment.algorithm == {
+        "name": "fedprox",
+        "lr": 0.05,
+        "mu": 0.3,
+        **off,
+    }
 
 
 def test_both_sides_agree_on_what_matters_and_only_that() -> None:

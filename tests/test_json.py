@@ -127,6 +127,16 @@ CASES: dict[str, Case] = {
     "ledger audit": (("kept",), {"rounds", "digests", "difference", "notes"}),
     "ledger show": (("kept", "--round", "2"), {"run", "entries"}),
     "ledger key": (("silo.key",), {"files", "public"}),
+    "decide": (
+        ("tiny.toml", "--algorithms", "fednag,fedavg", "--most-seeds", "2", "--out", "decided"),
+        {"measure", "margin", "confidence", "decided", "sentences", "pairs", "runs", "files"},
+    ),
+    "privacy plan": (
+        ("--epsilon", "8", "--delta", "1e-5", "--workers", "9", "--rounds", "4"),
+        {"noise_multiplier", "epsilon", "exactly", "delta", "unit", "local", "times"}
+        | {"mechanism", "budget", "relation", "settings"},
+    ),
+    "privacy spent": (("made",), {"rows", "failed"}),
     "export tensorboard": (("made",), {"folders", "failed"}),
     "export mlflow": (("made",), {"runs", "failed"}),
 }
@@ -135,6 +145,7 @@ NEEDS = {
     "flower up": "flwr",
     "flower keys": "flwr",
     "ledger key": "cryptography",
+    "privacy plan": "dp_accounting",
     "export tensorboard": "tensorboard",
     "export mlflow": "mlflow",
 }
@@ -247,6 +258,9 @@ def test_progress_goes_beside_the_document(path: str, fednag: Caller) -> None:
 # Every command: something that is wrong with its input, and a part of what is said.
 WRONG: dict[str, tuple[Sequence[str], str]] = {
     "frontier": (("tiny.toml", "--target", "0.9", "--uplinks", "sing"), "did you mean sign?"),
+    "decide": (("tiny.toml", "--algorithms", "fednag"), "name two methods at least"),
+    "privacy plan": (("--epsilon", "0", "--delta", "1e-5", "--workers", "9"), "--epsilon"),
+    "privacy spent": (("none",), "none: no such folder"),
     "compare": (("tiny.toml", "--algorithms", "fednog"), "did you mean fednag?"),
     "run": (("none.toml",), "none.toml: cannot be read"),
     "sweep": (("tiny.toml", "--grid", "training.tau=0,1"), "training.tau: 0 is not allowed"),

@@ -263,8 +263,8 @@ def test_folder_holds_all_and_can_be_run_again(tmp_path: Path) -> None:
     assert all(torch.equal(state[k], v) for k, v in run.final.state_dict().items())
     config = tomllib.loads((run.folder / "config.toml").read_text())
     assert config["engine"]["chunk"] >= 1
-    numbers = {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0, "clip": 0.0}
-    assert config["algorithm"] == {"name": "fednag", **numbers}
+    given = {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0, "clip": 0.0}
+    assert config["algorithm"] == {"name": "fednag", **given}
     from fednag.api import run_all
     from fednag.config import parse
 

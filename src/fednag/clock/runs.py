@@ -41,17 +41,16 @@ class TimedRun(RunView):
 def read_run(folder: RunFolder, flops: float | None = None) -> TimedRun:
     """A run's records and workload; ``flops`` a sample, where they cannot be told.
 
-        >>> import tempfile
-        >>> import fednag
-        >>> from fednag.clock import read_run
-        >>> from fednag.runs.folder import RunFolder
-    from fednag.runs.labels import grouped
-        >>> with tempfile.TemporaryDirectory() as out:
-        ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
-        ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
-        ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
-        >>> runs[0].label, runs[0].rounds, runs[0].workload.tau
-        ('fednag', 2, 5)
+    >>> import tempfile
+    >>> import fednag
+    >>> from fednag.clock import read_run
+    >>> from fednag.runs.folder import RunFolder
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     short = {"model": "logistic", "tau": 5, "iterations": 10}
+    ...     done = fednag.compare(["fednag", "fedavg"], **short, out=out)
+    ...     runs = [read_run(RunFolder(run.folder)) for run in done.runs]
+    >>> runs[0].label, runs[0].rounds, runs[0].workload.tau
+    ('fednag', 2, 5)
     """
     return timed_run(RunView.read(folder), flops)
 

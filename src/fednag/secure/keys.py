@@ -64,7 +64,7 @@ def check_signature(known: Known, number: int, given: bytes, context: bytes) -> 
         known[number].verify(signature, _statement(number, keys, context))
     except InvalidSignature:
         raise FednagError(
-            f"the keys of silo {number} are not signed by it; the server or silo {number} has "
+            f"the keys of silo {number} are not signed by it: the server or silo {number} has "
             "changed them"
         ) from None
 

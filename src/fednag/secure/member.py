@@ -158,8 +158,9 @@ class Member:
         """A step is answered once; what was asked wrongly ends the sum too."""
         if self.step != step:
             raise FednagError(
-                f"the server asks for the step {STEPS[step]!r} of a sum out of turn; a sum that "
-                "was cut off begins anew"
+                "",
+                f"the server asks for the step {STEPS[step]!r} of a sum out of turn",
+                "a sum that was cut off begins anew",
             )
         self.step += 1
 
