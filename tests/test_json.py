@@ -137,6 +137,7 @@ CASES: dict[str, Case] = {
         | {"mechanism", "budget", "relation", "settings"},
     ),
     "privacy spent": (("made",), {"rows", "failed"}),
+    "export file": (("made", "--out", "runs.csv"), {"format", "files", "failed"}),
     "export tensorboard": (("made",), {"folders", "failed"}),
     "export mlflow": (("made",), {"runs", "failed"}),
 }
@@ -293,6 +294,7 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "ledger audit": (("kept", "--round", "3"), "--round 3: the ledger has rounds 1 to 2"),
     "ledger show": (("none",), "none: no such folder"),
     "ledger key": (("tiny.toml",), "tiny.toml: is there already"),
+    "export file": (("none",), "none: no such folder"),
     "export tensorboard": (("none",), "none: no such folder"),
     "export mlflow": (("none",), "none: no such folder"),
 }

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from fednag.api import Started, run_all
 from fednag.config import methods, parse
 from fednag.errors import FednagError
 from fednag.problems.metrics import better_of
-from fednag.results import Run
+from fednag.results import Run, Shown
 from fednag.runs.build import Builder
 from fednag.runs.interrupts import Watch
 from fednag.runs.paired import SHARES
 from fednag.runs.sequential import Claim, Evidence, judged
 from fednag.runs.targets import with_measure
+from fednag.runs.view import RunView
 
 __all__ = ["Decision", "Pair", "decide"]
 
@@ -43,14 +45,53 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
-    """What is decided of each pair of methods, and with what confidence."""
+class Decision(Shown):
+    """What is decided of each pair of methods, and with what confidence.
+
+    Its ``rows("differences")`` are the pairs, with the intervals that hold at every seed.
+    """
 
     measure: str
     margin: float
     confidence: float
     pairs: list[Pair]
     runs: list[Run]
+
+    @property
+    def views(self) -> list[RunView]:
+        return [run.view for run in self.runs]
+
+    def rows(self, of: str = "records") -> list[dict[str, Any]]:
+        if of != "differences":
+            return super().rows(of)
+        return [self._row(pair) for pair in self.pairs]
+
+    def _row(self, pair: Pair) -> dict[str, Any]:
+        said = pair.evidence
+        low, high = (said.low, said.high) if said else (None, None)
+        return {
+            "first": pair.first,
+            "second": pair.second,
+            "measure": self.measure,
+            "seeds": len(pair.differences),
+            "difference": said.mean if said and said.count else None,
+            "low": None if low is None or isinf(low) else low,
+            "high": None if high is None or isinf(high) else high,
+            "confidence": self.confidence,
+            "decided": pair.claim,
+        }
+
+    def _latex(self) -> str:
+        from fednag.show.export import latex_text
+
+        won: dict[str, int] = {}
+        for pair in self.pairs:
+            if pair.claim in ("ahead", "behind"):
+                ahead = pair.first if pair.claim == "ahead" else pair.second
+                won[ahead] = won.get(ahead, 0) + 1
+        rivals = len({label for pair in self.pairs for label in (pair.first, pair.second)}) - 1
+        best = next((label for label, beaten in won.items() if beaten == rivals), None)
+        return latex_text(self.views, {self.measure: best}, self.confidence)
 
     @property
     def decided(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fednag.core.record import Record
 from fednag.runs.outcome import Outcome
@@ -36,6 +36,45 @@ class Shown:
         from fednag.show.document import document, write_page
 
         return write_page(document(self.views), Path(path))
+
+    def rows(self, of: str = "records") -> list[dict[str, Any]]:
+        """A row a record; ``of`` "summary" a row a method, "differences" a row every two methods.
+
+        Differences are paired by seed, above 0 where the first method is better, in percentage
+        points of an accuracy.
+        """
+        from fednag.show.export import rows_of
+
+        return rows_of(self.views, of)
+
+    def frame(self, of: str = "records") -> Any:
+        """The rows as a pandas data frame; needs pandas."""
+        from fednag.show.export import frame
+
+        return frame(self.rows(of))
+
+    def csv(self, path: str | Path, of: str = "records") -> Path:
+        """Write the rows as CSV, numbers to their last digit."""
+        from fednag.show.export import csv_text, written
+
+        return written(csv_text(self.rows(of)), path)
+
+    def latex(self, path: str | Path | None = None) -> str:
+        """The ranking as a LaTeX table (package booktabs), written to ``path`` if it is given.
+
+        The best is bold only where paired seeds decide that it is ahead of all others.
+        """
+        from fednag.show.export import written
+
+        text = self._latex()
+        if path is not None:
+            written(text, path)
+        return text
+
+    def _latex(self) -> str:
+        from fednag.show.export import latex_text
+
+        return latex_text(self.views)
 
     def _repr_html_(self) -> str:
         return cell(self.views)

@@ -6,9 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperGroup
 
 from fednag.core.files import os_errors
 from fednag.errors import FednagError
@@ -18,6 +21,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fednag.results import Run
+
+
+class NamedByDefault(TyperGroup):
+    """A group whose ``usual`` command is called where none is named."""
+
+    usual = ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = args if self._mistyped(args[0]) else [self.usual, *args]
+        return super().parse_args(ctx, args)
+
+    def _mistyped(self, word: str) -> bool:
+        """Not a path that is there, and nearly a command's name."""
+        return bool(get_close_matches(word, self.commands)) and not Path(word).exists()
 
 
 def output(path: Path, option: str = "--out") -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import answer, unless
+from fednag.cli.common import NamedByDefault, answer, json_text, unless
 from fednag.cli.options import Fleet, Json, Loss, Runs, Target, written_to
 from fednag.errors import FednagError
 
@@ -163,9 +164,80 @@ def read_runs(runs: list[Path]) -> tuple[list[RunView], list[FednagError]]:
     return views, failed
 
 
+class FilesByDefault(NamedByDefault):
+    """``fednag export RUN…`` is ``fednag export file RUN…``."""
+
+    usual = "file"
+
+
 export_app = typer.Typer(
-    no_args_is_help=True, help="Runs for other tools: TensorBoard, MLflow (extras of their names)."
+    cls=FilesByDefault,
+    no_args_is_help=True,
+    help="Runs for other tools: `fednag export RUN… --format csv` writes a file; or TensorBoard, "
+    "MLflow (extras of their names).",
 )
+
+
+@export_app.command(name="file")
+def export_file(
+    runs: Runs,
+    format_: Annotated[
+        str, typer.Option("--format", help="csv, latex or json; else by the ending of --out.")
+    ] = "",
+    of: Annotated[
+        str,
+        typer.Option(
+            "--of", help="records (a row each), summary (a row a method) or differences (a pair)."
+        ),
+    ] = "",
+    out: Annotated[Path | None, written_to("The file to write; printed when left out.")] = None,
+    json: Json = False,
+) -> None:
+    """Write runs as a table: CSV, LaTeX or JSON; `fednag export RUN…` will do.
+
+    CSV has a row a record unless --of says otherwise. LaTeX is the ranking, for the package
+    booktabs, the best bold only where paired seeds decide it. JSON holds all three kinds of rows.
+
+    Example: fednag export file runs/digits --format csv --out digits.csv
+    """
+    from fednag.show.export import csv_text, latex_text, record_documents, rows_of, written
+
+    kind = _format(format_, out)
+    if of and kind != "csv":
+        raise FednagError("--of", f"{kind} has one form", "leave it out, or use --format csv")
+    if of and of not in KINDS:
+        raise FednagError("--of", remedy=f"use {', '.join(KINDS)}", given=of)
+    views, failed = read_runs(runs)
+    if kind == "csv":
+        text = csv_text(rows_of(views, of or "records"))
+    elif kind == "latex":
+        text = latex_text(views)
+    else:
+        rows = {name: rows_of(views, name) for name in ("summary", "differences")}
+        text = json_text({"runs": record_documents(views), **rows}) + "\n"
+    if out is None:
+        if json:
+            answer(True, {"format": kind, "text": text}, failed=failed)
+            return
+        sys.stdout.write(text)
+        unless(failed)
+        return
+    path = written(text, out, "--out")
+    said = f"wrote {path}"
+    answer(json, {"format": kind, "files": [str(path)]}, said, failed=failed)
+
+
+KINDS = ("records", "summary", "differences")
+ENDINGS = {".csv": "csv", ".tex": "latex", ".json": "json"}
+
+
+def _format(given: str, out: Path | None) -> str:
+    kinds = list(ENDINGS.values())
+    if not given:
+        return ENDINGS.get(out.suffix if out else "", "csv")
+    if given not in kinds:
+        raise FednagError("--format", remedy=f"use {', '.join(kinds)}", given=given)
+    return given
 
 
 @export_app.command()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from fednag.cli import completing
-from fednag.cli.common import answer, console, output, table, unless, write_report
+from fednag.cli.common import NamedByDefault, answer, console, output, table, unless, write_report
 from fednag.cli.options import Fleet as FleetOption
 from fednag.cli.options import Json, Loss, Replays, Runs, written_to
 from fednag.cli.options import Target as TargetOption
@@ -32,17 +30,10 @@ SHORT = 1e-3  # seconds of an iteration in which its overhead may well be the la
 MOST_SHOWN = 6  # methods whose devices are tabulated and drawn
 
 
-class ReplayByDefault(TyperGroup):
+class ReplayByDefault(NamedByDefault):
     """``fednag time RUN…`` is ``fednag time replay RUN…``."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = args if self._mistyped(args[0]) else ["replay", *args]
-        return super().parse_args(ctx, args)
-
-    def _mistyped(self, word: str) -> bool:
-        """Not a path that is there, and nearly a command's name."""
-        return bool(get_close_matches(word, self.commands)) and not Path(word).exists()
+    usual = "replay"
 
 
 time_app = typer.Typer(
