@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,11 @@ from fednag.data.dataset import Dataset
 from fednag.simulate import tuning
 
 torch.set_num_threads(1)  # tests run in parallel processes
+
+# Under nohup, or behind `&` in a script, these are ignored, and so would be by the runs that tests
+# start to interrupt them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The same examples every time, so that what passed once passes again; new ones are looked for with
 # HYPOTHESIS_PROFILE=explore.
