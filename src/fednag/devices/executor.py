@@ -106,9 +106,10 @@ def notes_on(fleet: Fleet, workers: int) -> list[str]:
         notes.insert(0, f"{fleet.name} is synthetic: chosen from public facts, not measured")
     if fleet.roads is not None:
         seconds, units = fleet.roads.trace.seconds, len(fleet.roads.units)
+        trace = Path(fleet.roads.trace.source).name
         again = "begins again after" if fleet.devices[-1].availability.period else "ends after"
         notes.append(
-            f"vehicles drive as in {Path(fleet.roads.trace.source).name}, which {again} {seconds:g} s, past "
-            f"{units} units; what is sent at a lower rate takes longer, latency too"
+            f"vehicles drive as in {trace}, which {again} {seconds:g} s, past {units} units; "
+            "what is sent at a lower rate takes longer, latency too"
         )
     return notes
