@@ -76,7 +76,8 @@ def report(
     from fednag.runs.statistics import ranked
     from fednag.show.charts import PICTURES, curves_chart, save
     from fednag.show.document import document, write_page
-    from fednag.show.terminal import ranking
+    from fednag.show.tables import differences as told
+    from fednag.show.terminal import differences, ranking
 
     more = f", or all runs by repeating the command{again}" if len(labels) > 1 else ""
     with training(labels, telling, more) as (started, watch):
@@ -96,8 +97,9 @@ def report(
 
     answer(
         telling.json,
-        {"rows": [asdict(row) for row in rows]},
+        {"rows": [asdict(row) for row in rows], "differences": told(views)},
         ranking(rows, "best first, by final accuracy" if len(runs) > 1 else "result"),
+        *differences(views, rows),
         notes=[*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)],
         runs=folders if several else dict.fromkeys(folders, ""),
         files=drawn,

@@ -406,6 +406,7 @@ class Execution:
             "parameters": len(self.plan.problem.initial),
             "workers": len(self.plan.owned),
             "samples": int(sum(len(o) for o in self.plan.owned)),
+            "test_samples": len(self.plan.problem.dataset.test_x),
             **_held(self.plan),
             "work": workload_facts(self.plan),
             "notes": list(self.notes),

@@ -18,7 +18,8 @@ from fednag.core.record import Record, expected_rounds
 from fednag.errors import printable
 from fednag.runs.statistics import Row
 from fednag.runs.targets import Target
-from fednag.show.tables import ENDED, texts
+from fednag.runs.view import RunView
+from fednag.show.tables import ENDED, paired_table, texts
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
@@ -171,6 +172,20 @@ def ranking(
             cells = [method, *cells[1:], str(seed), row.label]
         table.add_row(*cells, style="red" if row.diverged else None)
     return table
+
+
+def differences(runs: Sequence[RunView], rows: Sequence[Row]) -> list[Table | str]:
+    """The best method's differences from the others, seed by seed, and how to read them."""
+    found = paired_table(runs, rows)
+    if found is None:
+        return []
+    table = Table(title="differences of the best, seed by seed", title_justify="left")
+    for place, heading in enumerate(found["headings"]):
+        words = place in (0, len(found["headings"]) - 1)
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+    for cells in found["rows"]:
+        table.add_row(*cells)
+    return [table, found["note"]]
 
 
 def split_table(counts: Sequence[Sequence[int]], most: int = 30) -> Table:
