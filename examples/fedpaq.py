@@ -24,7 +24,7 @@ import fednag
 from fednag.data.sets import load
 from fednag.runs.statistics import Spread, interval
 from fednag.show.charts import finished, save
-from fednag.show.spec import COLOURS
+from fednag.show.look import COLOURS
 from fednag.transforms import Quantise
 
 NODES, SAMPLES, ITERATIONS, BATCH = 50, 10_000, 100, 10

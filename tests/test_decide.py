@@ -159,7 +159,7 @@ def test_a_real_decision_and_going_on_with_it(tmp_path: Path) -> None:
     (pair,) = found.pairs
     assert pair.claim == "ahead"
     assert found.sentences == [
-        f"fednag is ahead of fedavg (90 %, after {len(pair.differences)} seeds)"
+        f"fednag is ahead of fedavg (90%, after {len(pair.differences)} seeds)"
     ]
     assert [run.experiment.seed for run in found.runs[: len(pair.differences)]] == list(
         range(len(pair.differences))
@@ -197,7 +197,7 @@ def test_on_the_command_line(fednag: Caller) -> None:
     told = json.loads(done.out)
     assert told["decided"]
     assert told["pairs"][0]["claim"] == "ahead"
-    assert told["sentences"][0].startswith("fednag is ahead of fedavg (90 %")
+    assert told["sentences"][0].startswith("fednag is ahead of fedavg (90%")
     assert json.loads(Path("runs/tiny/decide.json").read_text())["pairs"] == told["pairs"]
     shown = fednag(*words, "--resume", "--quiet")
     assert "fednag - fedavg" in shown.out

@@ -30,7 +30,7 @@ threads = 1
 """
 GIVEN = ("--beta", "1", "--rho", "1", "--delta", "0.1", "--p", "0.5", "--omega", "1")
 PLAN = ("tiny.toml", "--fleet", "lan", "--target", "0.1", "--taus", "2", "--replays", "2")
-RANKED = {"rows", "runs", "files", "notes", "failed"}
+RANKED = {"rows", "differences", "runs", "files", "notes", "failed"}
 JUDGED = {"scale", "counts", "answers", "notes", "verdicts"}
 TIMED = {"fleet", "target", "replays", "notes", "files"}
 BOUNDS = {"setting", "notes"}
@@ -82,12 +82,12 @@ CASES: dict[str, Case] = {
     ),
     "resume": (("made",), RANKED),
     "watch": (("made",), {"runs", "failed"}),
-    "show": (("made", "--target", "0.2"), {"rows", "target", "notes", "failed"}),
+    "show": (("made", "--target", "0.2"), {"rows", "differences", "target", "notes", "failed"}),
     "report": (("made",), {"rows", "sentence", "files", "notes", "failed"}),
     "algorithms": ((), {"name", "meaning", "down", "up", "stages", "numbers"}),
     "parts": ((), {"sections", "name", "meaning", "numbers", "required"}),
     "flower init": (("app", "--silos", "2"), {"folder", "files"}),
-    "flower up": (("--silos", "2", "--set", "rounds=2"), RANKED - {"failed"}),
+    "flower up": (("--silos", "2", "--set", "rounds=2"), RANKED - {"failed", "differences"}),
     "flower keys": (("secrets", "--host", "localhost", "--silo", "silo-0"), {"files"}),
     "data list": ((), {"folder", "data"}),
     "data get": (("mnist",), {"name", "folder"}),

@@ -55,7 +55,7 @@ def test_no_layer_widens_the_axis_and_nothing_is_cut_off(log: bool) -> None:
 
 
 def test_ten_lines_are_told_apart_and_one_alone_is_whole() -> None:
-    (layers,) = drawn(Panel("t", "x", "y", rows_of(**{f"s{i}": 2 for i in range(10)})))
+    (layers,) = drawn(Panel("t", "x", "y", rows_of(**{f"gamma {i}": 2 for i in range(10)})))
     (line,) = [one for one in layers if one["mark"]["type"] == "line"]
     colours = line["encoding"]["color"]["scale"]["range"]
     dashes = [tuple(dash) for dash in line["encoding"]["strokeDash"]["scale"]["range"]]

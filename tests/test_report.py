@@ -103,7 +103,7 @@ def test_of_a_run_made_twice_the_newest_counts() -> None:
 
 
 def test_other_problems_and_seeds_are_pointed_out() -> None:
-    one, other = view("a", 0, 0.1, 0.5), view("b", 0, 0.1, 0.5)
+    one, other = view("a", 0, 0.1, 0.5), view("b", 0, 0.1, 0.6)
     assert caveats([one, other]) == []
     elsewhere = replace(other, config={**other.config, "data": {"name": "mnist"}})
     assert "differ in data.name" in caveats([one, elsewhere])[0]
@@ -150,7 +150,7 @@ def test_the_sentence_says_when_seeds_do_not_bear_it_out() -> None:
 def test_those_of_the_same_value_are_level() -> None:
     alike = [view("a", 0, 0.1, 0.5), view("b", 0, 0.1, 0.5), view("c", 0, 0.1, 0.4)]
     words = sentence(alike, ranked(alike), None)
-    assert "a and b are level: both end at 50.00 % test accuracy" in words
+    assert "a and b are level: both end at 50.00% test accuracy" in words
     assert "does best" not in words
 
 
@@ -165,16 +165,17 @@ def test_runs_that_stopped_at_a_target_are_pointed_out() -> None:
     early = replace(one, ending=Ending("target", 1, "accuracy", 0.5))
     assert caveats([one, other]) == []
     assert "1 of 2 runs stopped when they reached their target" in caveats([early, other])[0]
-    assert caveats([early, replace(early, label="b")]) == []
+    late = replace(other, records=view("b", 0, 0.1, 0.6).records)
+    assert caveats([early, replace(late, ending=early.ending)]) == []
 
 
 def test_a_run_that_goes_on_has_not_ended() -> None:
     over = view("a", 0, 0.1, 0.5)
     rows = ranked([over])
-    assert "a ends at 50.00 %" in sentence([over], rows, None)
-    assert "a stands at 50.00 %" in sentence([replace(over, ending=None, running=True)], rows, None)
+    assert "a ends at 50.00%" in sentence([over], rows, None)
+    assert "a stands at 50.00%" in sentence([replace(over, ending=None, running=True)], rows, None)
     cut = replace(over, ending=None)
-    assert "a stands at 50.00 %" in sentence([cut], rows, None)
+    assert "a stands at 50.00%" in sentence([cut], rows, None)
 
 
 def test_the_page_cannot_be_broken_out_of() -> None:

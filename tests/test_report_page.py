@@ -115,7 +115,7 @@ def test_everything_is_drawn(page: Browser) -> None:
 
 def test_bands_reach_one_deviation_to_either_side(page: Browser) -> None:
     """In pixels: the band's height over that between two lines, at the right end."""
-    press(page, "log-loss")
+    press(page, "linear-loss")
     ends = {
         label: [s.records[-1].loss or 0.0 for s in VIEWS if s.label == label]
         for label in ("fednag", "fedavg")
@@ -160,8 +160,8 @@ def test_the_axis_is_switched(page: Browser) -> None:
         assert title in page.run(titles)
         pressed = f"document.querySelector('[data-key=x-{key}]').ariaPressed"
         assert page.run(pressed) == "true"
-    assert "global training loss (log)" in page.run(titles)
-    press(page, "log-loss")
+    assert "global training loss (log scale)" in page.run(titles)
+    press(page, "linear-loss")
     assert "global training loss" in page.run(titles)
 
 
@@ -187,7 +187,7 @@ def test_values_are_read_by_mouse_and_keys(page: Browser) -> None:
     assert "iterations: 100" in shown
     assert shown.index("fednag") < shown.index("fedavg")  # the best first
     last = [c.records[-1].accuracy for c in VIEWS[:2]]
-    assert f"{sum(last) / 2 * 100:.2f} %" in shown
+    assert f"{sum(last) / 2 * 100:.2f}%" in shown
     page.move(1, 1)
     page.until(lambda: page.run(f"{tip}.hidden"))
     page.run("document.querySelector('[data-chart=loss]').focus()")

@@ -299,9 +299,9 @@ def test_of_many_workers_quantiles_are_shown() -> None:
     ends = {track["label"]: track["columns"]["loss"][-1] for track in shown["tracks"]}
     assert ends == {
         "worst worker": 21,
-        "90 % quantile": 19,
+        "90% quantile": 19,
         "median": 11,
-        "10 % quantile": 3,
+        "10% quantile": 3,
         "best worker": 1,
     }
     (few,) = document([made("a", 0, losses[:12])])["workers"]

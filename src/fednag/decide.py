@@ -16,13 +16,13 @@ from fednag.problems.metrics import better_of
 from fednag.results import Run
 from fednag.runs.build import Builder
 from fednag.runs.interrupts import Watch
+from fednag.runs.paired import SHARES
 from fednag.runs.sequential import Claim, Evidence, judged
 from fednag.runs.targets import with_measure
 
 __all__ = ["Decision", "Pair", "decide"]
 
 MOST_SEEDS = 100
-SHARES = ("accuracy", "train_accuracy")  # shown in per cent, their differences in points
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Decision:
         if pair.diverged:
             return f"{first} and {second}: not decided; {' and '.join(pair.diverged)} diverged"
         count = f"{len(pair.differences)} seed{'s' * (len(pair.differences) != 1)}"
-        sure = f"({self.confidence * 100:.6g} %, after {count})"
+        sure = f"({self.confidence * 100:.6g}%, after {count})"
         if pair.claim == "level":
             return f"{first} and {second} are less than {self.shown(self.margin)} apart {sure}"
         if pair.claim is not None:

@@ -16,6 +16,7 @@ from fednag.algorithms.server_steps import FedExP, FedNova
 from fednag.algorithms.storm import STEM, FedGLOMO
 from fednag.core.algorithm import Algorithm
 
+# Its order decides how a method looks in charts: a new one goes to the end.
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fednag": FedNAG,
     "fedavg": FedAvg,

@@ -28,34 +28,45 @@ def show(
 
     Example: fednag show runs/digits --target 0.8
     """
-    from fednag.runs.labels import distinguished
+    from fednag.runs.labels import by_problem, distinguished
     from fednag.runs.statistics import ranked
     from fednag.runs.targets import given_target, settled
     from fednag.show.document import caveats
-    from fednag.show.terminal import ranking
+    from fednag.show.tables import differences as told
+    from fednag.show.terminal import differences, ranking
 
     asked = given_target(target, loss)
     views, failed = read_runs(runs)
     asked = settled(asked, views)
-    said: list[str] = []
+    goal = asdict(asked) if asked else None
     if each:
         rows = ranked([replace(view, label=str(view.folder)) for view in views], asked)
         origins = {str(view.folder): (view.label, view.seed) for view in views}
         title = f"{len(views)} runs, best first, by final accuracy"
-    else:
-        kept, said = distinguished(views)
-        rows, origins = ranked(kept, asked), {}
-        said += caveats(kept)
-        title = f"{len(rows)} methods in {len(kept)} runs, best first, by final accuracy"
-    plain = [asdict(row) for row in rows]
-    if each:
         plain = [
-            {"folder": row.label, **data}
+            {"folder": row.label, **asdict(row)}
             | dict(zip(("label", "seed"), origins[row.label], strict=True))
-            for row, data in zip(rows, plain, strict=True)
+            for row in rows
         ]
-    document = {"rows": plain, "target": asdict(asked) if asked else None}
-    answer(json, document, ranking(rows, title, origins, asked), notes=said, failed=failed)
+        shown = ranking(rows, title, origins, asked)
+        answer(json, {"rows": plain, "target": goal}, shown, failed=failed)
+        return
+    # Methods on other data are not ranked against each other: a table for each problem.
+    problems = by_problem(views)
+    named, tables, said = [], list[Any](), list[str]()
+    apart = list[dict[str, Any]]()
+    for name, own in problems.items():
+        about = name if len(problems) > 1 else ""
+        lead, key = (f"{about}: ", {"problem": name}) if about else ("", {})
+        kept, notes = distinguished(own)
+        rows = ranked(kept, asked)
+        title = f"{lead}{len(rows)} methods in {len(kept)} runs, best first, by final accuracy"
+        tables += [ranking(rows, title, target=asked), *differences(kept, rows)]
+        said += [lead + note for note in (*notes, *caveats(kept))]
+        named += [{**key, **asdict(row)} for row in rows]
+        apart += [{**key, **one} for one in told(kept)]
+    document = {"rows": named, "differences": apart, "target": goal}
+    answer(json, document, *tables, notes=said, failed=failed)
 
 
 def report(
@@ -69,11 +80,13 @@ def report(
 ) -> None:
     """Write one page about runs: ranking, charts, splits, settings. It needs no network.
 
-    Without --target and --loss, methods are compared by what all of them reached. With --fleet the
-    runs are replayed on its devices, and curves are drawn over their time too.
+    Without --target and --loss, methods are compared by what all of them reached, if that says
+    something. With --fleet the runs are replayed on its devices, and curves are drawn over their
+    time too. Runs on several data sets get a page each.
 
     Example: fednag report runs/digits -o report.html
     """
+    from fednag.runs.labels import by_problem
     from fednag.runs.targets import given_target, settled
     from fednag.show.document import bounds, document, recorded_times, write_page
 
@@ -84,14 +97,33 @@ def report(
         )
     views, failed = read_runs(runs)
     asked = settled(asked, views)
-    times = recorded_times(views)
-    if fleet:
-        views, times = _replayed(views, fleet)
-    page = document(views, asked, title, bounds(views), times)
-    path = write_page(page, out)
-    told = {"rows": page["ranking"], "sentence": page["sentence"], "notes": page["notes"]}
-    lines = page["sentence"], f"wrote {path}"
-    answer(json, {**told, "files": [str(path)]}, *lines, failed=failed)
+    problems = by_problem(views)
+    written, pages = list[Path](), dict[str, dict[str, Any]]()
+    for name, own in problems.items():
+        times = recorded_times(own)
+        if fleet:
+            own, times = _replayed(own, fleet)
+        page = document(own, asked, title, bounds(own), times)
+        # Methods on other data are not ranked against each other: a page for each problem.
+        path = out if len(problems) == 1 else out.with_name(f"{out.stem}-{name}{out.suffix}")
+        written.append(write_page(page, path))
+        pages[name] = page
+    files = [str(path) for path in written]
+    told = [
+        {"rows": page["ranking"], "sentence": page["sentence"], "notes": page["notes"]}
+        for page in pages.values()
+    ]
+    if len(pages) == 1:
+        (page,) = pages.values()
+        answer(
+            json, {**told[0], "files": files}, page["sentence"], f"wrote {files[0]}", failed=failed
+        )
+        return
+    lines = [f"{len(pages)} problems, so {len(pages)} pages: methods on other data are not ranked"]
+    lines += [f"{name}: {page['sentence']}" for name, page in pages.items()]
+    lines += [f"wrote {path}" for path in files]
+    each = [{"problem": name, **one} for name, one in zip(pages, told, strict=True)]
+    answer(json, {"pages": each, "files": files}, *lines, failed=failed)
 
 
 def _replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list[dict[str, Any]]]:
@@ -106,6 +138,8 @@ def _replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list
     where = load_fleet(fleet)
     kept, _ = distinguished(views)
     timed = replay_runs([timed_run(view) for view in kept if len(view.records) > 1], where)
+    if not timed:
+        raise FednagError("--fleet", "no run has a round yet", "wait for the first", given=fleet)
     ends = {one.run.folder: np.mean([p.ends for p in one.replays], axis=0) for one in timed}
     clocked = []
     for view in views:

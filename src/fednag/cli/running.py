@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fednag.cli.common import answer, beside, folders_of, unless, usable
 from fednag.cli.options import Making, Telling
+from fednag.errors import printable
 
 if TYPE_CHECKING:
     from fednag.api import Started
@@ -37,7 +38,7 @@ def training(
         ):
             yield progress.started, watch
     except Interrupted as stopped:
-        print(f"fednag: {stopped}{again}", file=sys.stderr)
+        print(f"fednag: {printable(str(stopped))}{again}", file=sys.stderr)
         sys.exit(128 + stopped.number)
 
 
@@ -75,7 +76,8 @@ def report(
     from fednag.runs.statistics import ranked
     from fednag.show.charts import PICTURES, curves_chart, save
     from fednag.show.document import document, write_page
-    from fednag.show.terminal import ranking
+    from fednag.show.tables import differences as told
+    from fednag.show.terminal import differences, ranking
 
     more = f", or all runs by repeating the command{again}" if len(labels) > 1 else ""
     with training(labels, telling, more) as (started, watch):
@@ -95,8 +97,9 @@ def report(
 
     answer(
         telling.json,
-        {"rows": [asdict(row) for row in rows]},
+        {"rows": [asdict(row) for row in rows], "differences": told(views)},
         ranking(rows, "best first, by final accuracy" if len(runs) > 1 else "result"),
+        *differences(views, rows),
         notes=[*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)],
         runs=folders if several else dict.fromkeys(folders, ""),
         files=drawn,

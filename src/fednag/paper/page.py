@@ -14,7 +14,9 @@ from fednag.errors import FednagError
 from fednag.paper.checks import Finding, Verdict, judge
 from fednag.paper.figure import Figure
 from fednag.paper.records import FigureRecords, Kept, load, tuned
-from fednag.runs.statistics import Spread, average, text
+from fednag.problems.metrics import Better
+from fednag.runs.paired import compared
+from fednag.runs.statistics import LEVEL, Spread, average, text
 
 OPENING = re.compile(r"<!-- (?:figure ([\w-]+)|summary) -->")
 INSIDE = r"(?:(?!<!-- (?:figure|summary)).)*?"
@@ -77,22 +79,62 @@ def _doubts(one: Finding) -> str:
 
 
 def series_table(records: FigureRecords) -> str:
-    rows = [
-        "| series | seeds | final loss | final accuracy | best accuracy | MB sent | ended |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    """A row a series; with seeds, how far the first series is ahead of it, paired by seed."""
+    ahead = _ahead(records)
+    first = next(iter(records.series), "")
+    more = [f"{first} is ahead by"] if ahead else []
+    names = ["series", "seeds", "final loss", "final accuracy", "best accuracy", *more]
+    names += ["MB sent", "ended"]
+    rows = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
     for label, runs in records.series.items():
         kept = [run for run in runs if not run.diverged]
         ends = "; ".join(dict.fromkeys(run.ended for run in runs))
         tuning = "; ".join(dict.fromkeys(n for r in runs for n in r.notes if n[:5] == "tuned"))
-        rows.append(
-            f"| {label}{f' ({tuning})' if tuning else ''} | {len(runs)} "
-            f"| {text(Spread.of(r.loss[-1] for r in kept), '{:.4f}')} "
-            f"| {_percent(kept)} "
-            f"| {text(Spread.of(_best(r) for r in kept), '{:.2%}')} "
-            f"| {average(r.megabytes[-1] for r in runs):,.1f} | {ends} |"
-        )
+        cells = [
+            f"{label}{f' ({tuning})' if tuning else ''}",
+            str(len(runs)),
+            text(Spread.of(r.loss[-1] for r in kept), "{:.4f}"),
+            _percent(kept),
+            text(Spread.of(_best(r) for r in kept), "{:.2%}"),
+            *([ahead.get(label, "-")] if ahead else []),
+            f"{average(r.megabytes[-1] for r in runs):,.1f}",
+            ends,
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    if ahead:
+        rows += ["", f"*{AHEAD}*"]
     return "\n".join(rows)
+
+
+AHEAD = (
+    "Differences are of final values, paired by seed, in percentage points where there is an "
+    "accuracy and in loss elsewhere, above 0 where the first series is better; in brackets their "
+    f"{LEVEL:.0%} intervals (Student's t), together, by Holm's correction."
+)
+
+
+def _ahead(records: FigureRecords) -> dict[str, str]:
+    """How far the first series is ahead of each other one; empty where seeds are too few."""
+    series = {
+        label: runs
+        for label, runs in records.series.items()
+        if not any(run.diverged for run in runs)
+    }
+    first = next(iter(records.series), None)
+    if first not in series:
+        return {}
+    every = [run for runs in series.values() for run in runs]
+    measure = "accuracy" if all(run.accuracy[-1] is not None for run in every) else "loss"
+    ends = {
+        label: {run.seed: v for run in runs if (v := run.column(measure)[-1]) is not None}
+        for label, runs in series.items()
+    }
+    better: Better = "higher" if measure == "accuracy" else "lower"
+    return {
+        one.second: f"{one.mean:+.3g} ({one.low:+.3g} to {one.high:+.3g})"
+        for one in compared(ends, measure, better, reference=first)
+        if one.low is not None
+    }
 
 
 def _classes(records: FigureRecords) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
@@ -15,12 +15,10 @@ from fednag.paper.figure import Figure, Series
 from fednag.paper.records import FigureRecords, Kept
 from fednag.runs.statistics import Spread, aligned, average
 from fednag.show.charts import banded, finished, styled
-from fednag.show.spec import COLOURS, DASHES, MEASURES
+from fednag.show.look import method_in, styles
+from fednag.show.spec import MEASURES
 
 TITLES = {**MEASURES, "train_accuracy": "training accuracy"}
-# The first line alone is whole: where lines coincide, it shows through the gaps of the others.
-MORE_DASHES = [[12, 4], [4, 4], [1, 3], [10, 2, 2, 2, 2, 2], [3, 6], [14, 3, 4, 3]]
-PALETTE = [*COLOURS, "#882255", "#6A3D9A"], [*DASHES, *MORE_DASHES]
 FEW = 12  # points of a line; of fewer each is marked, so that straight stretches mislead nobody
 
 
@@ -28,7 +26,19 @@ def panels(figure: Figure, records: FigureRecords) -> list[Panel]:
     """The panels of a figure; empty when there is nothing to draw."""
     kind = figure.content.draw.kind
     make = {"curves": _curves, "reach": _reach, "against": _against}[kind]
-    return [panel for panel in make(figure, records) if panel.rows]
+    whose = _methods(figure)
+    return [replace(panel, methods=whose) for panel in make(figure, records) if panel.rows]
+
+
+def _methods(figure: Figure) -> dict[str, str]:
+    """The method of each series whose label names one; the paper's Mime is our MimeLite."""
+    found = {}
+    for series in figure.content.series:
+        name = series.set.get("algorithm.name")
+        for label in (series.label, series.group):
+            if label and isinstance(name, str) and method_in(label):
+                found[label] = name
+    return found
 
 
 def _scale(records: FigureRecords) -> str:
@@ -159,18 +169,22 @@ class Panel:
     log: bool = False
     lines: Sequence[dict[str, Any]] = ()  # (series, y): horizontal benchmarks
     least: float | None = None  # where the upward axis begins
+    methods: Mapping[str, str] = field(default_factory=dict)  # whose a series is
 
 
 def paper_chart(panels: Sequence[Panel], columns: int = 2) -> Any:
     """Panels side by side; a series has one colour in all of them."""
     named = [row["series"] for panel in panels for row in [*panel.rows, *panel.lines]]
     names = list(dict.fromkeys(named))
-    chart = alt.concat(*(_panel(panel, names) for panel in panels if panel.rows), columns=columns)
+    whose = {label: method for panel in panels for label, method in panel.methods.items()}
+    looks = styles(names, whose)
+    shown = (_panel(panel, names, looks) for panel in panels if panel.rows)
+    chart = alt.concat(*shown, columns=columns)
     return finished(chart.resolve_scale(color="shared", strokeDash="shared"))
 
 
-def _panel(panel: Panel, names: list[str]) -> Any:
-    colour, dash = styled("series:N", names, palette=PALETTE)
+def _panel(panel: Panel, names: list[str], looks: list[int]) -> Any:
+    colour, dash = styled("series:N", names, looks)
     draw = {"curves": _draw_curves, "bars": _draw_bars, "points": _draw_points}[panel.kind]
     layers = draw(panel, colour, dash)
     if panel.lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fednag.runs.view import RunView
@@ -47,6 +48,23 @@ def distinguished(runs: Sequence[V]) -> tuple[list[V], list[str]]:
         newest[run.label, run.seed] = run
     counted = set(newest.values())
     return [run for run in named if run in counted], list(dict.fromkeys(notes))
+
+
+# What runs must share to be ranked: a method that is better on other data is not better.
+PROBLEM = ("data.name", "data.path", "data.target", "data.task", "model.loss")
+
+
+def by_problem(runs: Sequence[V]) -> dict[str, list[V]]:
+    """Runs on the same data with the same loss together, by a short name of the problem."""
+    found: dict[tuple[Any, ...], list[V]] = {}
+    for run in runs:
+        found.setdefault(tuple(run.settings.get(key) for key in PROBLEM), []).append(run)
+    named: dict[str, list[V]] = {}
+    for (data, path, *_), own in found.items():
+        name = str(data or "runs") if path is None else Path(str(path)).stem
+        number = sum(key.rpartition("-")[0] == name or key == name for key in named)
+        named[f"{name}-{number + 1}" if number else name] = own
+    return named
 
 
 def by_label(runs: Sequence[V]) -> dict[str, list[V]]:

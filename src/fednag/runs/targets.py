@@ -49,7 +49,7 @@ class Target:
 
     def __str__(self) -> str:
         if self.measure == "accuracy":
-            return f"{self.value * 100:.6g} %"
+            return f"{self.value * 100:.6g}%"
         return f"{self.measure.replace('test_loss', 'test loss')} {self.value:.4g}"
 
 
@@ -126,6 +126,17 @@ def settled(target: Target | None, runs: Sequence[RunView]) -> Target | None:
     return replace(target, better=better_of(target.measure, own))
 
 
+def telling_target(runs: Sequence[RunView]) -> Target | None:
+    """The common target, if it says something of all runs.
+
+    If one method lags so far behind that all have reached less than half of the way from the first
+    model to the best of all, there is none: it would say how bad that method is.
+    """
+    found = common_target(runs)
+    asked = {_stop(run) for run in runs}
+    return found if found is None or asked == {found} or _tells(found, runs) else None
+
+
 def common_target(runs: Sequence[RunView]) -> Target | None:
     """A target to compare runs by.
 
@@ -149,6 +160,19 @@ def common_target(runs: Sequence[RunView]) -> Target | None:
         step = 10.0 ** (floor(log10(highest)) - 2)
         return Target("loss", float(f"{(floor(highest / step) + 1) * step:.6g}"))
     return None
+
+
+def _tells(target: Target, runs: Sequence[RunView]) -> bool:
+    """Whether a level lies in the better half of the way that the best run has gone."""
+    runs = [run for run in runs if not run.diverged and run.records]
+    firsts = [run.records[0].measured(target.measure) for run in runs if not run.records[0].round]
+    first = target.worst([value for value in firsts if value is not None])
+    best = target.best([value for run in runs for value in run.values(target.measure)])
+    if first is None or best is None:
+        return True
+    gone, way = abs(target.value - first), abs(best - first)
+    # Rounded to a whole percentage it may lie a little short of what was reached.
+    return gone >= way / 2 - (0.01 if target.measure == "accuracy" else 0.0)
 
 
 def _stop(run: RunView) -> Target | None:

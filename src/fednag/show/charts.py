@@ -8,6 +8,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +21,54 @@ from fednag.runs.labels import grouped
 from fednag.runs.statistics import aligned, average
 from fednag.runs.targets import Target
 from fednag.runs.view import RunView
-from fednag.show.spec import COLOURS, DASHES, MOST, Lines, Track, curve_specs, titled, tracks_of
+from fednag.show.look import COLOURS, look, styles
+from fednag.show.spec import MOST, Lines, Track, curve_specs, titled, tracks_of
 
 PICTURES = ("png", "svg")
 FORMATS = (*PICTURES, "html")
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # Waiting is pale: it is what is left.
-PARTS = {"compute": "#0072B2", "down": "#009E73", "up": "#E69F00", "waiting": "#DDDDDD"}
+PARTS = {"compute": COLOURS[1], "down": COLOURS[2], "up": COLOURS[4], "waiting": "#DDDDDD"}
+
+
+WIDTH, HEIGHT = 380, 300  # of a chart of lines
+DIRECT = 14  # lines that are labelled where they end; of more there is a legend
+APART = 15  # pixels between two such labels
+MARKED = 6  # markers along a line
 
 
 def curves_chart(runs: Sequence[RunView], most: int = MOST) -> Any:
     """Loss and accuracy over iterations; a line a method, a band of ± one deviation over seeds."""
     panels = [lines_chart(lines) for lines in curve_specs(tracks_of(runs, most))]
-    seeds = len({run.seed for run in runs})
-    title = f"mean over {seeds} seeds; band: ± one standard deviation" if seeds > 1 else ""
-    return finished(alt.hconcat(*panels), title)
+    return finished(alt.hconcat(*panels, spacing=30), heading(runs), _seeds(runs), anchor="start")
+
+
+def heading(runs: Sequence[RunView]) -> str:
+    """What was trained, for the title of a chart: the experiment's name, model, data and split."""
+    names = dict.fromkeys(str(run.config["name"]) for run in runs if run.config.get("name"))
+
+    def shared(field: str) -> object:
+        values = dict.fromkeys(run.settings.get(field) for run in runs)
+        (value, *more) = values or [None]
+        return None if more or value == "custom" else value
+
+    model, data, kind, workers = map(
+        shared, ("model.name", "data.name", "split.kind", "split.workers")
+    )
+    told = " on ".join(str(one) for one in (model, data) if one)
+    parts = [told, f"{kind} split" if kind else "", f"{workers} workers" if workers else ""]
+    about = ", ".join(part for part in parts if part)
+    return ": ".join(part for part in (", ".join(names), about) if part)
+
+
+def _seeds(runs: Sequence[RunView]) -> str:
+    """What bands are; of one seed nothing is said, for there is no spread."""
+    most = max((len(group) for group in grouped(runs, lambda run: run.label).values()), default=0)
+    return f"mean over {most} seeds; band: ± one standard deviation" if most > 1 else ""
 
 
 def lines_chart(lines: Lines, across: str = "iteration") -> Any:
-    """A chart of lines over one of the things it can be drawn over."""
+    """A chart of lines over one of the things it can be drawn over, each labelled at its end."""
     names = {"x": across, "y": lines.measure}
     names |= {"low": f"{lines.measure}.low", "high": f"{lines.measure}.high"}
     rows = [
@@ -47,20 +77,116 @@ def lines_chart(lines: Lines, across: str = "iteration") -> Any:
         for point in zip(*(_column(track, name) for name in names.values()), strict=True)
         if point[1] is not None
     ]
-    labels, styles = ([getattr(t, name) for t in lines.tracks] for name in ("label", "style"))
-    colour, dash = styled("method:N", labels, styles)
-    lowest, highest = (f(row["y"] for row in rows) for f in (min, max))
-    scale = alt.Scale(zero=False)
-    if lines.log:
-        scale = alt.Scale(type="log", domain=[lowest * 0.95, highest * 1.05], nice=False)
-        for row in rows:  # a log axis has no place for a band that reaches below 0
-            row["low"] = None if row["low"] is None else max(row["low"], lowest * 0.95)
+    labels, looks = ([getattr(t, name) for t in lines.tracks] for name in ("label", "style"))
+    direct = len(labels) <= DIRECT
+    colour, dash = styled("method:N", labels, looks, shown=not direct)
+    low, high = _room(rows, lines)
+    for row in rows if lines.log else ():  # a log axis has no place for a band that reaches below 0
+        row["low"] = None if row["low"] is None else max(row["low"], low)
+    scale = alt.Scale(type="log" if lines.log else "linear", domain=[low, high], nice=False)
+    title = f"{lines.title} (log scale)" if lines.log else lines.title
+    axis = alt.Axis(format="~%") if lines.percent else alt.Undefined
     x = alt.X("x:Q", title=lines.across[across], scale=alt.Scale(nice=False))
-    y = alt.Y("y:Q", title=lines.title, scale=scale)
-    tooltip = ["method:N", alt.Tooltip("x:Q", title=across), alt.Tooltip("y:Q", format=".4f")]
+    y = alt.Y("y:Q", title=title, scale=scale, axis=axis)
+    form = ".2%" if lines.percent else ".4f"
+    tooltip = ["method:N", alt.Tooltip("x:Q", title=across), alt.Tooltip("y:Q", format=form)]
     layers = banded(rows, x, y, (colour, dash), tooltip=tooltip)
-    single = all(row["low"] is None for row in rows)
-    return alt.layer(*layers[single:]).properties(width=380, height=300)
+    layers = layers[all(row["low"] is None for row in rows) :]
+    layers.append(_markers(rows, x, y, colour, _shape(labels, looks)))
+    if direct:
+        layers += _ends(rows, y, (low, high), lines.log, colour, _shape(labels, looks))
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+
+
+def _room(rows: Sequence[Mapping[str, Any]], lines: Lines) -> tuple[float, float]:
+    """The upward axis, least and greatest, given here so that labels know where lines end."""
+    values = [row["y"] for row in rows]
+    if lines.log:
+        return min(values) * 0.95, max(values) * 1.05
+    values += [row[end] for row in rows for end in ("low", "high") if row[end] is not None]
+    least, most = min(values), max(values)
+    room = (most - least) * 0.04 or abs(most) * 0.1 or 0.5
+    if lines.percent:
+        return max(0.0, least - room), min(1.0, most + room) if most < 1 else 1 + room / 2
+    return least - room, most + room
+
+
+def _shape(labels: Sequence[str], looks: Sequence[int]) -> alt.Shape:
+    scale = alt.Scale(domain=list(labels), range=[look(style).marker for style in looks])
+    return alt.Shape("method:N", scale=scale, legend=None)
+
+
+def _markers(
+    rows: Sequence[dict[str, Any]], x: alt.X, y: alt.Y, colour: alt.Color, shape: alt.Shape
+) -> Any:
+    """Markers at a few places of each line, staggered, to tell lines without their colours."""
+    chosen = []
+    lines = grouped(rows, lambda row: str(row["method"]))
+    for place, own in enumerate(lines.values()):
+        step = max(1, len(own) // MARKED)
+        chosen += own[place * step // max(1, len(lines)) :: step]
+    base = alt.Chart(alt.InlineData(values=chosen))
+    return base.mark_point(filled=True, size=42, opacity=1, aria=False).encode(
+        x=x, y=y, color=colour, shape=shape
+    )
+
+
+def _ends(
+    rows: Sequence[dict[str, Any]],
+    y: alt.Y,
+    room: tuple[float, float],
+    logarithmic: bool,
+    colour: alt.Color,
+    shape: alt.Shape,
+) -> list[Any]:
+    """A label beside the end of each line, moved as far as need be not to touch another."""
+    f, back = (log, exp) if logarithmic else (float, float)
+    low, high = (f(end) for end in room)
+    last = {row["method"]: row["y"] for row in rows}
+    places = dodged([HEIGHT * (f(value) - low) / (high - low) for value in last.values()])
+    ends = [
+        {"method": label, "y": value, "at": back(low + place / HEIGHT * (high - low))}
+        for (label, value), place in zip(last.items(), places, strict=True)
+    ]
+    base = alt.Chart(alt.InlineData(values=ends))
+    at = y.copy()
+    at.shorthand = "at:Q"
+    leader = base.mark_rule(strokeWidth=1, aria=False).encode(
+        x=alt.value(WIDTH), x2=alt.value(WIDTH + 10), y=y, y2="at:Q", color=colour
+    )
+    marker = base.mark_point(filled=True, size=42, opacity=1, aria=False).encode(
+        x=alt.value(WIDTH + 14), y=at, color=colour, shape=shape
+    )
+    text = base.mark_text(
+        align="left", baseline="middle", fontSize=11, limit=220, aria=False
+    ).encode(x=alt.value(WIDTH + 22), y=at, text="method:N")
+    return [leader, marker, text]
+
+
+def dodged(places: Sequence[float], apart: float = APART) -> list[float]:
+    """The places moved as little as need be to lie ``apart``; their order stays.
+
+    >>> from fednag.show.charts import dodged
+    >>> dodged([10, 11, 50], apart=4)
+    [8.5, 12.5, 50.0]
+    """
+    order = sorted(range(len(places)), key=lambda i: places[i])
+    blocks: list[tuple[list[int], float]] = []  # whose, and their middle
+    for i in order:
+        blocks.append(([i], float(places[i])))
+        while len(blocks) > 1:
+            (one, first), (other, second) = blocks[-2:]
+            if second - first >= apart * (len(one) + len(other)) / 2:
+                break
+            both = [*one, *other]
+            # Each wants its own place: the middle is the mean of where each would have it.
+            wanted = [places[j] - apart * (k - (len(both) - 1) / 2) for k, j in enumerate(both)]
+            blocks[-2:] = [(both, sum(wanted) / len(both))]
+    found = [0.0] * len(places)
+    for members, middle in blocks:
+        for k, i in enumerate(members):
+            found[i] = middle + apart * (k - (len(members) - 1) / 2)
+    return found
 
 
 def banded(
@@ -87,13 +213,13 @@ def banded(
 def styled(
     field: str,
     names: Sequence[str],
-    styles: Sequence[int] | None = None,
-    palette: tuple[list[str], list[list[int]]] = (COLOURS, DASHES),
+    looks: Sequence[int] | None = None,
+    shown: bool = True,
     **legend: Any,
 ) -> tuple[alt.Color, alt.StrokeDash]:
-    """A colour and a dash for each name, in one legend; ``styles`` are their places in both."""
+    """A colour and a dash for each name, in one legend; ``looks`` are their numbers."""
     # Spelled out, because a band would otherwise lend the legend its pale fill.
-    shown = alt.Legend(
+    key = alt.Legend(
         title=None,
         symbolType="stroke",
         symbolOpacity=1,
@@ -102,20 +228,24 @@ def styled(
         labelLimit=300,
         **legend,
     )
-    places = range(len(names)) if styles is None else styles
-    colours = [palette[0][i % len(palette[0])] for i in places]
-    # Where a colour comes again, it comes with another dash.
-    dashes = [palette[1][(i + i // len(palette[0])) % len(palette[1])] for i in places]
+    drawn = [look(style) for style in (styles(names) if looks is None else looks)]
+    ranges: dict[str, Any] = {
+        "colour": [one.colour for one in drawn],
+        "dash": [one.dash for one in drawn],
+    }
+    colours, dashes = (alt.Scale(domain=list(names), range=ranges[n]) for n in ("colour", "dash"))
     return (
-        alt.Color(field, scale=alt.Scale(domain=list(names), range=colours), legend=shown),
-        alt.StrokeDash(field, scale=alt.Scale(domain=list(names), range=dashes), legend=shown),
+        alt.Color(field, scale=colours, legend=key if shown else None),
+        alt.StrokeDash(field, scale=dashes, legend=key if shown else None),
     )
 
 
-def finished(chart: Any, title: str = "", **place: Any) -> Any:
-    """The grid and the frame that all charts have, and a title in small letters."""
-    if title:
-        text = alt.TitleParams(title, fontSize=11, fontWeight="normal", **place)
+def finished(chart: Any, title: str = "", small: str = "", **place: Any) -> Any:
+    """The grid and the frame that all charts have, a title, and a line in small letters below."""
+    if title or small:
+        more: dict[str, Any] = {"subtitle": small, "subtitleFontSize": 11} if title else {}
+        size = 13 if title else 11
+        text = alt.TitleParams(title or small, fontSize=size, fontWeight="normal", **more, **place)
         chart = chart.properties(title=text)
     return chart.configure_axis(grid=True, gridOpacity=0.4).configure_view(stroke="#ccc")
 
@@ -385,9 +515,7 @@ def _frontier(
     }
     colour = alt.Color(
         "method:N",
-        scale=alt.Scale(
-            domain=methods, range=[COLOURS[i % len(COLOURS)] for i in range(len(methods))]
-        ),
+        scale=alt.Scale(domain=methods, range=[look(style).colour for style in styles(methods)]),
         legend=alt.Legend(title="method (colour)", **shown),
     )
     dashes = [UPLINK_DASHES[i % len(UPLINK_DASHES)] for i in range(len(uplinks))]

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from html import escape
 from importlib.resources import files
 from itertools import chain
@@ -19,21 +19,27 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fednag.core.files import os_errors, write_atomically
-from fednag.runs import frontier
+from fednag.core.keys import cohort
+from fednag.runs import frontier, paired
+from fednag.runs.frontier import amount
 from fednag.runs.labels import by_label, differing, distinguished
-from fednag.runs.statistics import Row, Spread, ranked
-from fednag.runs.targets import Target, common_target
+from fednag.runs.statistics import LEVEL, Row, Spread, average, ranked
+from fednag.runs.targets import Target, telling_target
 from fednag.runs.view import RunView
-from fednag.show.spec import COLOURS, DASHES, Column, Track, curve_specs, thinned, tracks_of
-from fednag.show.tables import ENDED, texts
+from fednag.show.look import BOUNDS, COLOURS, DASHES, MARKERS, themes
+from fednag.show.spec import Column, Track, curve_specs, thinned, tracks_of
+from fednag.show.tables import ENDED, PERCENT, paired_table, texts
 from fednag.theory import Setting, theorem3
 from fednag.theory.bounds import KINDS
 
+MOST_COLUMNS, MOST_ROWS = 120, 100  # of a picture of who took part
 FEW = 12  # workers that get a line each; of more, quantiles are drawn
 PARTS = ("compute", "down", "up", "waiting")
 SAME = ("data", "split", "model", "algorithm")  # what the check and the run must agree in
-STYLE = 6
 POINTS = 200
 
 
@@ -50,11 +56,11 @@ def document(
     time goes.
     """
     views, notes = distinguished(views)
-    asked = target or common_target(views)
+    asked = target or telling_target(views)
     rows = ranked(views, asked)
-    tracks = {track.label: track for track in tracks_of(views)}
-    # Methods keep their colours in the order of the ranking, so table and legend read alike.
-    tracks = {row.label: replace(tracks[row.label], style=style) for style, row in enumerate(rows)}
+    drawn = {track.label: track for track in tracks_of(views)}
+    # In the order of the ranking, so that table and legend read alike.
+    tracks = {row.label: drawn[row.label] for row in rows}
     named = dict.fromkeys(str(view.config.get("name", "")) for view in views)
     levels: dict[str, float] = {asked.measure: asked.value} if asked else {}
     charts = curve_specs(list(tracks.values()), levels, tests=True)
@@ -63,18 +69,22 @@ def document(
         "sentence": sentence(views, rows, asked),
         "notes": [*notes, *caveats(views)],
         "target": str(asked) if asked else None,
+        "seeds": max((row.runs for row in rows), default=0),
         "table": _table(rows, asked),
+        "paired": paired_table(views, rows),
         "ranking": [asdict(row) for row in rows],
         "methods": [
-            {"label": row.label, "style": style, "diverged": row.diverged > 0}
-            for style, row in enumerate(rows)
+            {"label": row.label, "style": tracks[row.label].style, "diverged": row.diverged > 0}
+            for row in rows
         ],
         "tracks": [_columns(track) for track in tracks.values()],
         "overlays": [_columns(track) for track in overlays],
         "charts": [{k: v for k, v in vars(lines).items() if k != "tracks"} for lines in charts],
         "workers": _workers(views, list(tracks)),
         "splits": _splits(views),
+        "timeline": timelines(views),
         "times": [dict(row) for row in times],
+        "traffic": _traffic(views, rows),
         "bytes": _bytes(views, asked),
         "settings": _settings(views, list(tracks)),
         "runs": [
@@ -103,6 +113,84 @@ def _bytes(views: Sequence[RunView], target: Target | None) -> dict[str, Any] | 
     return frontier.table(frontier.cells(views, target), target)
 
 
+def _traffic(views: Sequence[RunView], rows: Sequence[Row]) -> dict[str, Any] | None:
+    """What every method sent, where methods differ in it."""
+    groups = by_label(views)
+    lines = []
+    for row in rows:
+        last = [view.records[-1] for view in groups[row.label]]
+        up, down, rounds = (
+            average(getattr(r, name) for r in last) for name in ("bytes_up", "bytes_down", "round")
+        )
+        each = [(up + down) / rounds] if rounds else [0.0]
+        lines.append([row.label, *(amount(value) for value in (up, down, up + down, *each))])
+    if len({tuple(line[1:]) for line in lines}) < 2:
+        return None
+    headings = ["method", "up", "down", "both ways", "in a round"]
+    return {"headings": headings, "rows": lines}
+
+
+def timelines(views: Sequence[RunView]) -> list[dict[str, Any]]:
+    """Who took part when, for runs in which not everyone always did.
+
+    A cell is of a worker and some rounds; of long runs a column stands for several rounds.
+    """
+    found = []
+    for view in views:
+        took = taken_part(view)
+        if took is None or took.all():
+            continue
+        workers, rounds = took.shape
+        wide = -(-rounds // MOST_COLUMNS)
+        edges = range(0, rounds, wide)
+        cells = [[int(row[at : at + wide].sum()) for at in edges] for row in took[:MOST_ROWS]]
+        columns = "round" if wide == 1 else f"{wide} rounds, from"
+        names = [str(at + 1) for at in edges]
+        cut = f", the first {MOST_ROWS} of {workers} workers" if workers > MOST_ROWS else ""
+        title = f"{view.label}, seed {view.seed}{cut}"
+        found.append({"title": title, "rows": "worker", "columns": columns, "cells": cells})
+        found[-1]["names"] = names
+    return found
+
+
+def taken_part(view: RunView) -> NDArray[np.bool_] | None:
+    """Whether each worker was asked in each round and answered; None where it cannot be told.
+
+    Who was late or refused is named by the records, for the rounds since the record before.
+    """
+    count, training = view.info.get("workers"), view.config.get("training")
+    if not isinstance(count, int) or not isinstance(training, dict) or not view.records:
+        return None
+    per_round = _per_round(training, count)
+    facts = {each.round: each for record in view.records for each in record.rounds}
+    last = view.records[-1].round
+    took = np.zeros((count, last), dtype=bool)
+    everyone = np.arange(count)
+    for number in range(1, last + 1):
+        known = facts.get(number)
+        if known is not None and known.cohort is not None:
+            took[[w for w in known.cohort if w < count], number - 1] = True
+        else:
+            took[cohort(view.seed, number, everyone, per_round), number - 1] = True
+    before = 0
+    for record in view.records:
+        # Of several rounds it is not said in which one it was.
+        if record.round == before + 1:
+            out = [w for w in (*record.missed, *record.refused) if w < count]
+            took[out, record.round - 1] = False
+        before = record.round
+    return took
+
+
+def _per_round(training: Mapping[str, Any], workers: int) -> int:
+    asked, fraction = training.get("participants"), training.get("fraction")
+    if isinstance(asked, int):
+        return min(asked, workers)
+    if isinstance(fraction, int | float):
+        return max(1, round(fraction * workers))
+    return workers
+
+
 def _columns(track: Track) -> dict[str, Any]:
     columns = {name: [_short(v) for v in column] for name, column in track.columns.items()}
     return {"label": track.label, "style": track.style, "runs": track.runs, "columns": columns}
@@ -127,7 +215,7 @@ def _workers(views: Sequence[RunView], labels: Sequence[str]) -> list[dict[str, 
         losses = [list(r.worker_losses or ()) for r in records]
         names = [f"worker {i}" for i in range(min(len(row) for row in losses))]
         if len(losses[0]) > FEW:
-            names = ["worst worker", "90 % quantile", "median", "10 % quantile", "best worker"]
+            names = ["worst worker", "90% quantile", "median", "10% quantile", "best worker"]
             losses = [_spread(row) for row in losses]
         columns: list[Column] = [[row[i] for row in losses] for i in range(len(names))]
         kept = thinned(columns, 600)
@@ -231,17 +319,19 @@ def html(document: Mapping[str, Any], live: bool = False) -> str:
     style, script, frame = (
         (assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html")
     )
+    style = themes() + style
     # Only this very style and script may be used: labels in the data can smuggle in nothing.
     connect = "'self'" if live else "'none'"
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
+    looks = {"colours": len(COLOURS), "dashes": DASHES, "markers": MARKERS}
     parts = {
         "policy": policy,
         "title": escape(f"{document['title']} · fednag"),
         "style": style,
-        "data": inlined({**document, "live": live, "colours": COLOURS, "dashes": DASHES}),
+        "data": inlined({**document, "live": live, "looks": looks}),
         "script": script,
     }
     for name, text in parts.items():
@@ -351,7 +441,7 @@ def _bound_tracks(view: RunView, found: Mapping[str, Any]) -> list[Track]:
                     "loss": loss,
                 }
                 label = f"bound for {view.label}, alpha {name}"
-                tracks.append(Track(label, STYLE + len(tracks), 1, columns))
+                tracks.append(Track(label, BOUNDS + len(tracks), 1, columns))
     except (KeyError, TypeError, ValueError):
         return []
     return tracks
@@ -363,6 +453,9 @@ PROBLEM = ("data.", "split.", "model.")
 def sentence(views: Sequence[RunView], rows: Sequence[Row], target: Target | None) -> str:
     """The winner, by how much, and whether the seeds bear it out."""
     best = rows[0]
+    if best.final_accuracy is None and best.final_loss is None and not best.diverged:
+        which = f"{best.label} has not" if len(rows) == 1 else "none has"
+        return f"{_setting(views, rows)}, {which} come to the end of a round yet."
     verb = (
         "stands at" if any(run.ending is None for run in by_label(views)[best.label]) else "ends at"
     )
@@ -377,7 +470,7 @@ def sentence(views: Sequence[RunView], rows: Sequence[Row], target: Target | Non
     else:
         parts = [f"{_setting(views, rows)}, {best.label} does best: it {_result(best, verb)}"]
     if rival and not best.diverged and len(level) < 2:
-        parts.append(_lead(best, rival))
+        parts.append(_lead(best, rival, views))
     text = ", ".join(parts) + "."
     text += _sooner(best, rows, target, best.label if len(level) > 1 else "It")
     lost = [row.label for row in rows if row.diverged]
@@ -396,6 +489,7 @@ def caveats(runs: Sequence[RunView]) -> list[str]:
             f"these runs differ in {', '.join(problem)}: they do not solve the same problem, so "
             "their ranking says little"
         )
+    notes += [*alike(runs), *untuned(runs)]
     seeds = {label: sorted(run.seed for run in group) for label, group in by_label(runs).items()}
     if len({tuple(own) for own in seeds.values()}) > 1:
         least = min(seeds, key=lambda label: len(seeds[label]))
@@ -418,6 +512,68 @@ def caveats(runs: Sequence[RunView]) -> list[str]:
             "are of different iterations"
         )
     return notes
+
+
+def alike(runs: Sequence[RunView]) -> list[str]:
+    """Methods whose curves coincide, which would look like a mistake, or be hidden in a chart."""
+    groups = by_label(runs)
+    found: list[list[str]] = []
+    for label, own in groups.items():
+        for others in found:
+            if _coincide(own, groups[others[0]]):
+                others.append(label)
+                break
+        else:
+            found.append([label])
+    return [
+        f"{_listed(labels)} have the same losses at every evaluation, up to rounding: at these "
+        "numbers they are the same update, and their lines cover each other"
+        for labels in found
+        if len(labels) > 1
+    ]
+
+
+CLOSE = 1e-5  # what roundings of single precision come to over a run
+
+
+def _coincide(one: Sequence[RunView], other: Sequence[RunView]) -> bool:
+    mine, theirs = ({run.seed: run.records for run in runs} for runs in (one, other))
+    if mine.keys() != theirs.keys():
+        return False
+    for seed, records in mine.items():
+        pairs = list(zip(records, theirs[seed], strict=False))
+        if len(records) != len(theirs[seed]) or len(pairs) < 2:
+            return False
+        for a, b in pairs:
+            if a.iteration != b.iteration or a.loss is None or b.loss is None:
+                return False
+            if a.accuracy != b.accuracy or abs(a.loss - b.loss) > CLOSE * max(
+                abs(a.loss), abs(b.loss)
+            ):
+                return False
+    return True
+
+
+def untuned(runs: Sequence[RunView]) -> list[str]:
+    """Whether methods of different momentum were given one learning rate."""
+    numbers: dict[str, tuple[object, float]] = {}
+    names = set()
+    for label, own in by_label(runs).items():
+        lr, momentum = (own[0].settings.get(f"algorithm.{n}") for n in ("lr", "momentum"))
+        if not isinstance(lr, int | float):
+            return []
+        names.add(own[0].settings.get("algorithm.name"))
+        momentum = momentum if isinstance(momentum, int | float) and 0 <= momentum < 1 else 0.0
+        numbers[label] = lr, round(momentum, 9)
+    rates = {lr for lr, _ in numbers.values()}
+    if len(names) < 2 or len(rates) > 1 or len({m for _, m in numbers.values()}) < 2:
+        return []
+    (lr,) = rates
+    return [
+        f"all methods have lr {lr:g}, which was not tuned for each: with momentum a step goes "
+        "about 1 / (1 - momentum) times as far, so the ranking is one at this lr, not of the "
+        "methods at their best"
+    ]
 
 
 def _setting(views: Sequence[RunView], rows: Sequence[Row]) -> str:
@@ -454,7 +610,7 @@ def _level(one: Row, other: Row) -> bool:
     return False
 
 
-def _lead(best: Row, rival: Row) -> str:
+def _lead(best: Row, rival: Row, views: Sequence[RunView]) -> str:
     one, other = best.final_accuracy, rival.final_accuracy
     if one is not None and other is not None:
         gap, unit = (one.mean - other.mean) * 100, 100
@@ -467,6 +623,11 @@ def _lead(best: Row, rival: Row) -> str:
         return f"ahead of {rival.label}"
     if one.deviation is None or other.deviation is None:
         return f"{ahead} {rival.label} (one seed: chance is not ruled out)"
+    found = paired.from_best(paired.paired(views), [best.label, rival.label])
+    if found and found[0].low is not None:
+        sure = f"{found[0].low:.3g} to {found[0].high:.3g}"
+        decided = "" if found[0].claim else ", so it is not decided"
+        return f"{ahead} {rival.label} ({LEVEL:.0%} interval, paired by seed: {sure}{decided})"
     spread = (one.deviation + other.deviation) * unit
     within = " (within the spread over seeds)" if gap <= spread else ""
     return f"{ahead} {rival.label}{within}"
@@ -488,8 +649,7 @@ def _sooner(best: Row, rows: Sequence[Row], target: Target | None, who: str) -> 
 
 
 def _percent(spread: Spread) -> str:
-    tail = "" if spread.deviation is None else f" ± {spread.deviation * 100:.2f}"
-    return f"{spread.mean * 100:.2f}{tail} %"
+    return spread.text(PERCENT)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,12 +10,9 @@ from fednag.core.record import Record
 from fednag.runs.labels import by_label
 from fednag.runs.statistics import Spread, aligned, average
 from fednag.runs.view import RunView
+from fednag.show.look import styles_of
 
 Column = list[float | None]
-
-# Okabe and Ito's colours, distinguishable with any colour vision; dashes repeat what they say.
-COLOURS = ["#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933"]
-DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
 
 ACROSS = {
     "iteration": "iterations",
@@ -44,7 +41,7 @@ class Track:
     """
 
     label: str
-    style: int  # which colour, dash and marker
+    style: int  # the number of its look
     runs: int
     columns: Mapping[str, Column]
     measures: tuple[str, ...] = tuple(MEASURES)
@@ -75,7 +72,7 @@ def curve_specs(
     """Loss, accuracy and metrics, those of them that were measured.
 
     The test loss is drawn with ``tests``, or where no accuracy tells how well the model does on
-    samples it has not seen.
+    samples it has not seen; with ``tests`` privacy is too, where some was spent.
     """
     found: list[Lines] = []
     there = {name for track in tracks for name in track.columns}
@@ -91,14 +88,17 @@ def curve_specs(
         # A method that was not measured so has no line.
         drawn = [track for track in tracks if measure in track.columns]
         found.append(Lines(measure, titled(measure), measure, across, drawn, log, percent, level))
+    if tests and (private := [track for track in tracks if "epsilon" in track.columns]):
+        found.append(Lines("epsilon", ACROSS["epsilon"], "epsilon", across, private))
     return found
 
 
 def tracks_of(runs: Sequence[RunView], most: int = MOST) -> list[Track]:
     """A track a label, in the order they come."""
+    styles = styles_of(runs)
     return [
-        _track(label, style, [run.records for run in group], most)
-        for style, (label, group) in enumerate(by_label(runs).items())
+        _track(label, styles[label], [run.records for run in group], most)
+        for label, group in by_label(runs).items()
     ]
 
 

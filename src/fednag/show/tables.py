@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from fednag.runs.statistics import Row, Spread, text
+from fednag.runs import paired
+from fednag.runs.paired import Difference
+from fednag.runs.statistics import LEVEL, Row, Spread, text
 from fednag.runs.targets import Target
+from fednag.runs.view import RunView
 
 PERCENT, NUMBER = "{:.2%}", "{:.4f}"
 ENDED = "ended"  # the last column, of words
@@ -54,6 +58,45 @@ def to_target(row: Row, target: Target) -> dict[str, str]:
         amounts[0] += f" ({row.reached} of {row.runs} runs)"
     units = ("iterations", "MB", "seconds")
     return {f"{unit} to {target}": amount for unit, amount in zip(units, amounts, strict=True)}
+
+
+def paired_table(runs: Sequence[RunView], rows: Sequence[Row]) -> dict[str, Any] | None:
+    """The best method's difference from each other, seed by seed; None where there is none.
+
+    Headings, rows of text, and a note on how to read them; ``rows`` give the order.
+    """
+    every = paired.paired(runs)
+    shown = paired.from_best(every, [row.label for row in rows])
+    if not shown:
+        return None
+    measure = shown[0].measure
+    unit = paired.unit_of(measure)
+    headings = ["final " + measure, f"difference ({unit})", f"{LEVEL:.0%} interval", "seeds"]
+    lines = [[f"{one.first} - {one.second}", *_told(one)] for one in shown]
+    verdicts = [_verdict(one) for one in shown]
+    return {
+        "headings": [*headings, "decided"],
+        "rows": [[*line, said] for line, said in zip(lines, verdicts, strict=True)],
+        "note": paired.note(every),
+    }
+
+
+def differences(runs: Sequence[RunView]) -> list[dict[str, Any]]:
+    """The differences of every two methods, for programs."""
+    return [{**vars(one), "claim": one.claim} for one in paired.paired(runs)]
+
+
+def _told(one: Difference) -> list[str]:
+    between = "-" if one.low is None else f"{one.low:+.3g} to {one.high:+.3g}"
+    return [f"{one.mean:+.3g}", between, str(len(one.seeds))]
+
+
+def _verdict(one: Difference) -> str:
+    if one.same:
+        return "the same"
+    return {"ahead": f"{one.first} ahead", "behind": f"{one.second} ahead"}.get(
+        one.claim or "", "no"
+    )
 
 
 def render(rows: Sequence[Row]) -> str:

@@ -3,15 +3,16 @@
   const SVG = "http://www.w3.org/2000/svg";
   const PARTS = ["compute", "down", "up", "waiting"];
   const PART_COLOURS = { compute: "var(--s1)", down: "var(--s2)", up: "var(--s4)", waiting: "var(--line)" };
-  const MARKERS = [
-    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0", "M-3.5,-3.5h7v7h-7z", "M0,-4.5L4.3,3.5H-4.3z",
-    "M0,-5L5,0L0,5L-5,0z", "M0,4.5L4.3,-3.5H-4.3z", "M-1.3,-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
-  ];
+  const MARKERS = {
+    circle: "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0", square: "M-3.5,-3.5h7v7h-7z", "triangle-up": "M0,-4.5L4.3,3.5H-4.3z",
+    diamond: "M0,-5L5,0L0,5L-5,0z", "triangle-down": "M0,4.5L4.3,-3.5H-4.3z", cross: "M-1.3,-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
+  };
   let doc = JSON.parse(document.getElementById("data").textContent);
-  const state = { across: "iteration", hidden: new Set(), log: {}, worker: 0, split: 0, fleet: 0, all: false };
+  const state = { across: "iteration", hidden: new Set(), log: {}, worker: 0, split: 0, timeline: 0, fleet: 0, all: false };
   // A bound far above all losses would press them into one line: it is drawn when asked for.
   const far = doc.overlays.filter((bound) => least(bound.columns.loss) > 3 * most(doc.tracks.flatMap((track) => track.columns.loss)));
   far.forEach(({ label }) => state.hidden.add(label));
+  const DIRECT = 14;
   let redraws = [];
 
   function least(values) { return values.reduce((a, v) => (v === null ? a : Math.min(a, v)), Infinity); }
@@ -33,12 +34,12 @@
     if (text !== undefined) node.textContent = text;
     return node;
   }
-  const colour = (style) => `var(--s${style % doc.colours.length})`;
-  const dash = (style) => {
-    const pattern = doc.dashes[(style + Math.floor(style / doc.colours.length)) % doc.dashes.length];
-    return pattern[1] ? pattern.join(" ") : "none";
-  };
-  const marker = (style) => MARKERS[style % MARKERS.length];
+  // A style is the number of a look, as show/look.py has them.
+  const place = (style) => style % doc.looks.colours;
+  const turned = (style, list) => list[(place(style) + Math.floor(style / doc.looks.colours)) % list.length];
+  const colour = (style) => `var(--s${place(style)})`;
+  const dash = (style) => { const pattern = turned(style, doc.looks.dashes); return pattern[1] ? pattern.join(" ") : "none"; };
+  const marker = (style) => MARKERS[turned(style, doc.looks.markers)];
   function swatch(style) {
     const drawn = shape("svg", { width: 30, height: 14, viewBox: "0 0 30 14", class: "key", "aria-hidden": "true" });
     drawn.append(
@@ -57,7 +58,7 @@
   }
   function shown(value, kind) {
     if (value === null || value === undefined) return "–";
-    if (kind === "percent") return `${(value * 100).toFixed(2)} %`;
+    if (kind === "percent") return `${(value * 100).toFixed(2)}%`;
     if (kind === "bytes") return units(value);
     if (kind === "seconds") return `${plain.format(value)} s`;
     if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e7)) return value.toExponential(3);
@@ -126,8 +127,11 @@
       if (x0 === x1) { x0 -= 0.5; x1 += 0.5; }
       if (log) { y0 *= 0.95; y1 *= 1.05; } else { const pad = (y1 - y0) * 0.04 || Math.abs(y1) * 0.1 || 0.5; y0 -= spec.percent ? Math.min(pad, y0) : pad; y1 += pad; }
       const up = log ? logTicks(y0, y1, 6) : ticks(y0, y1, 6);
-      const texts = up.map((v) => spec.percent ? `${plain.format(v * 100)} %` : shown(v));
-      const left = Math.max(40, ...texts.map((t) => t.length * 7 + 12)) + 16, right = 14, top = 8, bottom = 44;
+      const texts = up.map((v) => spec.percent ? `${plain.format(v * 100)}%` : shown(v));
+      const left = Math.max(40, ...texts.map((t) => t.length * 7 + 12)) + 16, top = 8, bottom = 44;
+      // Labels stand where lines end, unless there are too many or the screen is narrow.
+      const direct = lines.length <= DIRECT && width >= 400;
+      const right = direct ? Math.min(Math.round(width * 0.32), Math.max(...lines.map((track) => track.label.length)) * 6.6 + 34) : 14;
       const X = (v) => left + (v - x0) / (x1 - x0) * (width - left - right);
       const f = log ? Math.log : (v) => v;
       const Y = (v) => { const at = (f(v) - f(y0)) / (f(y1) - f(y0)); return top + (1 - Math.min(1.02, Math.max(-0.02, Number.isNaN(at) ? 0 : at))) * (height - top - bottom); };
@@ -139,12 +143,13 @@
         shape("text", { x: X(v), y: height - bottom + 17, "text-anchor": "middle" }, kindX === "bytes" ? units(v) : plain.format(v)));
       picture.append(
         shape("text", { x: (left + width - right) / 2, y: height - 7, "text-anchor": "middle", class: "axis-title" }, spec.across[across]),
-        shape("text", { transform: `translate(12 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle", class: "axis-title" }, spec.title + (log ? " (log)" : "")));
+        shape("text", { transform: `translate(12 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle", class: "axis-title" }, spec.title + (log ? " (log scale)" : "")));
       const level = spec.level !== null && spec.level !== undefined && spec.level >= y0 && spec.level <= y1;
       if (level) picture.append(
         shape("line", { x1: left, x2: width - right, y1: Y(spec.level), y2: Y(spec.level), stroke: "var(--soft)", "stroke-dasharray": "2 4" }));
       for (const track of shownTracks) if (track.columns[across]) band(track, X, Y, y0);
       for (const track of lines) stroke(track, X, Y, width - left - right, lines.indexOf(track), lines.length);
+      if (direct) labels(lines, X, Y, width - right, height - bottom, right);
       // After the curves, with a halo: it is read where they cross it.
       if (level) picture.append(shape("text", { x: left + 5, y: Y(spec.level) - 5, class: "level-label" }, `target ${doc.target}`));
       interact(width, height, left, right, top, bottom, X, Y, x0, x1, lines);
@@ -194,6 +199,32 @@
       picture.append(group);
     }
 
+    function labels(lines, X, Y, edge, floor, room) {
+      const ends = lines.map((track) => {
+        const ys = track.columns[measure], xs = track.columns[across];
+        let i = ys.length - 1;
+        while (i >= 0 && (ys[i] === null || ys[i] === undefined || xs[i] === null)) i -= 1;
+        return i < 0 ? null : { track, x: X(xs[i]), y: Y(ys[i]) };
+      }).filter(Boolean).sort((a, b) => a.y - b.y);
+      // Downwards no two may touch, then upwards from the floor.
+      const apart = Math.min(14, floor / Math.max(1, ends.length));
+      let next = 8;
+      for (const end of ends) { end.at = Math.max(end.y, next); next = end.at + apart; }
+      next = floor;
+      for (const end of ends.slice().reverse()) { end.at = Math.min(end.at, next); next = end.at - apart; }
+      const most = Math.floor((room - 26) / 6.2);
+      for (const { track, x, y, at } of ends) {
+        const text = track.label.length > most ? `${track.label.slice(0, most - 1)}…` : track.label;
+        const group = shape("g", { class: "end", "data-end": track.label });
+        group.append(
+          shape("path", { d: `M${x.toFixed(1)},${y.toFixed(1)}L${edge + 6},${at.toFixed(1)}`, stroke: colour(track.style), "stroke-width": 0.8, fill: "none", opacity: 0.7 }),
+          shape("path", { d: marker(track.style), transform: `translate(${edge + 11} ${at.toFixed(1)})`, fill: colour(track.style) }),
+          shape("text", { x: edge + 19, y: at + 4, class: "end-label" }, text));
+        group.append(shape("title", {}, track.label));
+        picture.append(group);
+      }
+    }
+
     let point = () => {};
     function interact(width, height, left, right, top, bottom, X, Y, x0, x1, lines) {
       const rule = shape("line", { y1: top, y2: height - bottom, stroke: "var(--soft)", "stroke-width": 1, visibility: "hidden" });
@@ -217,7 +248,7 @@
         for (const { track, i } of rows) {
           const y = track.columns[measure][i], low = (track.columns[`${measure}.low`] || [])[i];
           spots.append(shape("circle", { cx: X(track.columns[across][i]), cy: Y(y), r: 3.5, fill: colour(track.style), stroke: "var(--card)" }));
-          const spread = low === null || low === undefined ? "" : ` ± ${spec.percent ? ((y - low) * 100).toFixed(2) : shown(y - low)}`;
+          const spread = low === null || low === undefined ? "" : ` ± ${shown(y - low, kindY)}`;
           const part = track.columns.runs && track.columns.runs[i] < track.runs ? ` (${track.columns.runs[i]} of ${track.runs} runs)` : "";
           table.append(el("tr", {}, el("td", {}, swatch(track.style)), el("td", {}, track.label), el("td", { class: "num" }, shown(y, kindY) + spread + part)));
         }
@@ -270,7 +301,9 @@
 
   function logSwitch(spec) {
     const on = state.log[spec.key] ?? spec.log;
-    return el("button", { type: "button", class: "noprint", "aria-pressed": String(on), "data-key": `log-${spec.key}`, on: { click: () => { state.log[spec.key] = !on; render(); } } }, on ? "log scale" : "linear scale");
+    // Both are named and the one that is drawn is marked: a single button would not say which it is.
+    const choice = (text, log) => el("button", { type: "button", class: "on", "aria-pressed": String(on === log), "data-key": `${log ? "log" : "linear"}-${spec.key}`, on: { click: () => { state.log[spec.key] = log; render(); } } }, text);
+    return el("div", { class: "seg noprint", role: "group", "aria-label": `scale of ${spec.title}` }, choice("linear", false), choice("log", true));
   }
 
   function valuesTable(spec, tracks, across, kindX, kindY) {
@@ -297,8 +330,23 @@
       ...cells.map((text, i) => i === 0
         ? el("th", { scope: "row" }, swatch(doc.methods[place].style), "\u00a0", text)
         : el("td", { class: i === headings.length - 1 ? "text" : false }, text))));
-    const note = doc.target ? `Best first, by final accuracy (or loss, where there is none); ± one standard deviation over seeds. Target: ${doc.target}.` : "Best first; ± one standard deviation over seeds.";
+    const note = `Best first, by final accuracy (or loss, where there is none).${doc.seeds > 1 ? " ± is one standard deviation over seeds." : ""}${doc.target ? ` Target: ${doc.target}.` : ""}`;
     return section("ranking", "Ranking", scroll("ranking table", el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body))), el("p", { class: "soft" }, note));
+  }
+  // A table of texts: words at the left in the first column and in those named, numbers at the right.
+  function textTable(label, { headings, rows }, words = []) {
+    const side = (i) => (i === 0 || words.includes(headings[i]) ? "text" : false);
+    const head = el("tr", {}, ...headings.map((text, i) => el("th", { scope: "col", class: side(i) }, text)));
+    const body = rows.map((cells) => el("tr", {}, ...cells.map((text, i) => el(i === 0 ? "th" : "td", i === 0 ? { scope: "row" } : { class: side(i) }, text))));
+    return scroll(label, el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)));
+  }
+  function paired() {
+    if (!doc.paired) return null;
+    return section("paired", "Differences, seed by seed", textTable("paired differences", doc.paired, ["decided"]), el("p", { class: "soft" }, doc.paired.note));
+  }
+  function traffic() {
+    if (!doc.traffic) return null;
+    return section("traffic", "What was sent", textTable("bytes sent", doc.traffic), el("p", { class: "soft" }, "Means over runs, to their end; up is from workers to the server, all workers together."));
   }
   const scroll = (label, ...children) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
 
@@ -337,22 +385,27 @@
       lineChart(spec, chosen.tracks, "iteration", `${chosen.label}, seed ${chosen.seed}`));
   }
 
-  function splits() {
-    if (!doc.splits.length) return null;
-    state.split = Math.min(state.split, doc.splits.length - 1);
-    const { title, rows, columns, cells } = doc.splits[state.split];
+  const splits = () => heat("split", "Who holds what", "Split", doc.splits, (title) => `Training samples of each class at each worker: ${title}.`, "samples");
+  const timeline = () => heat("timeline", "Who took part", "Run", doc.timeline, (title) => `Rounds in which each worker was asked and its answer was used: ${title}. Darker is more.`, "rounds");
+
+  // A picture of counts: a row a worker, a column a class or some rounds.
+  function heat(id, heading, chosen, found, words, unit) {
+    if (!found.length) return null;
+    state[id] = Math.min(state[id], found.length - 1);
+    const { title, rows, columns, cells, names } = found[state[id]];
+    const name = (c) => (names ? names[c] : String(c));
     const most = Math.max(1, ...cells.flat());
     const plot = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${rows} by ${columns}` });
     const height = cells.length <= 40 ? 24 : Math.max(3, Math.floor(900 / cells.length));
     const wide = Math.max(cells[0].length <= 20 ? 34 : 9, Math.min(64, Math.floor(900 / cells[0].length)));
-    const picture = shape("svg", { width: 70 + wide * cells[0].length, height: 44 + height * cells.length, role: "img", "data-chart": "split",
-      "aria-label": `samples of each class at each of ${cells.length} workers; darker is more, at most ${most}. The table below has the numbers.` });
+    const picture = shape("svg", { width: 70 + wide * cells[0].length, height: 44 + height * cells.length, role: "img", "data-chart": id,
+      "aria-label": `${unit} of each ${columns} at each of ${cells.length} workers; darker is more, at most ${most}. The table below has the numbers.` });
     cells.forEach((row, w) => {
       if (height > 10 || w % 10 === 0) picture.append(shape("text", { x: 60, y: w * height + height / 2 + 4, "text-anchor": "end" }, height > 10 ? `worker ${w}` : String(w)));
       row.forEach((count, c) => {
         const part = count / most;
         const cell = shape("rect", { x: 66 + c * wide, y: w * height, width: wide - 1, height: Math.max(1, height - 1), fill: `rgba(var(--heat), ${count ? (0.08 + 0.92 * part).toFixed(3) : 0})`, stroke: height > 10 ? "var(--grid)" : "none" });
-        cell.append(shape("title", {}, `worker ${w}, class ${c}: ${count} samples`));
+        cell.append(shape("title", {}, `worker ${w}, ${columns} ${name(c)}: ${count} ${unit}`));
         picture.append(cell);
         if (height > 10 && wide >= 30 && count) {
           const text = shape("text", { x: 66 + c * wide + wide / 2, y: w * height + height / 2 + 4, "text-anchor": "middle", class: "cell-label", "pointer-events": "none" }, String(count));
@@ -361,23 +414,20 @@
         }
       });
     });
-    cells[0].forEach((_, c) => { if (wide >= 18 || c % 10 === 0) picture.append(shape("text", { x: 66 + c * wide + wide / 2, y: cells.length * height + 15, "text-anchor": "middle" }, String(c))); });
+    cells[0].forEach((_, c) => { if (wide >= 18 || c % 10 === 0) picture.append(shape("text", { x: 66 + c * wide + wide / 2, y: cells.length * height + 15, "text-anchor": "middle" }, name(c))); });
     picture.append(shape("text", { x: 66 + wide * cells[0].length / 2, y: cells.length * height + 34, "text-anchor": "middle", class: "axis-title" }, columns));
     plot.append(picture);
-    const head = el("tr", {}, el("th", { scope: "col" }, rows), ...cells[0].map((_, c) => el("th", { scope: "col" }, `${columns} ${c}`)));
+    const head = el("tr", {}, el("th", { scope: "col" }, rows), ...cells[0].map((_, c) => el("th", { scope: "col" }, `${columns} ${name(c)}`)));
     const body = cells.slice(0, 200).map((row, w) => el("tr", {}, el("th", { scope: "row" }, String(w)), ...row.map((count) => el("td", {}, String(count)))));
-    return section("split", "Who holds what",
-      el("div", { class: "bar" }, chooser("split-choice", "Split", doc.splits.map((s) => s.title), "split")),
-      el("p", { class: "soft" }, `Training samples of each class at each worker: ${title}.`), plot,
+    return section(id, heading,
+      el("div", { class: "bar" }, chooser(`${id}-choice`, chosen, found.map((one) => one.title), id)),
+      el("p", { class: "soft" }, words(title)), plot,
       el("details", { class: "noprint" }, el("summary", {}, "Values as a table"), el("div", { class: "values" }, el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)))));
   }
 
   function sent() {
     if (!doc.bytes) return null;
-    const { headings, rows, note } = doc.bytes;
-    const head = el("tr", {}, ...headings.map((text, i) => el("th", { scope: "col", class: i === 0 ? "text" : false }, text)));
-    const body = rows.map((cells) => el("tr", {}, ...cells.map((text, i) => el(i === 0 ? "th" : "td", i === 0 ? { scope: "row" } : {}, text))));
-    return section("bytes", "Bytes to the target", scroll("bytes table", el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body))), el("p", { class: "soft" }, note));
+    return section("bytes", "Bytes to the target", textTable("bytes table", doc.bytes), el("p", { class: "soft" }, doc.bytes.note));
   }
 
   function times() {
@@ -473,7 +523,7 @@
     document.getElementById("kind").textContent = doc.live ? "live" : "report";
     const notes = doc.notes.map((text) => el("p", { class: "notice" }, text));
     const empty = !doc.methods.length;
-    main.replaceChildren(...[el("p", { class: "lead", id: "lead" }, doc.sentence), ...notes, ...(empty ? [] : [ranking(), doc.charts.length ? curves() : null, workers(), splits(), sent(), times(), settings(), runs()])].filter(Boolean));
+    main.replaceChildren(...[el("p", { class: "lead", id: "lead" }, doc.sentence), ...notes, ...(empty ? [] : [ranking(), paired(), doc.charts.length ? curves() : null, workers(), splits(), timeline(), sent(), traffic(), times(), settings(), runs()])].filter(Boolean));
     redraws.forEach((draw) => draw());
     [...main.querySelectorAll("details")].forEach((node, i) => { if (opened[i]) node.open = true; });
     [...main.querySelectorAll(".scroll, .values")].forEach((node, i) => { if (places[i]) [node.scrollLeft, node.scrollTop] = places[i]; });
