@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SECONDS ?= 1200
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: help run test check lint docs bench soak install clean
@@ -27,8 +28,8 @@ docs: $(VENV)/.installed-docs ## build the pages of docs/ into build/site
 bench: $(VENV)/.installed ## measure speed against peers and floors (20 minutes, an idle machine)
 	@$(BIN)/python benchmarks/run.py
 
-soak: $(VENV)/.installed ## kill and resume runs for twenty minutes, and watch memory under load
-	@$(BIN)/python benchmarks/soak.py --seconds 1200
+soak: $(VENV)/.installed ## kill and resume runs, and watch memory under load; SECONDS=3600 for an hour
+	@$(BIN)/python benchmarks/soak.py --seconds $(SECONDS)
 
 install: $(VENV)/.installed ## only make .venv; EXTRAS=flower adds what real machines need
 	@$(if $(EXTRAS),$(PIP) --editable '.[$(EXTRAS)]')

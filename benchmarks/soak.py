@@ -42,6 +42,7 @@ METHODS = (
 )
 WARM = 0.2  # the part of the long run after which memory must not grow
 ALLOWED_GROWTH = 8 << 20  # bytes: noise of the allocator
+VARYING = ("seconds", "digest")  # of a record, from one run of an experiment to the next
 PATIENCE = 300  # seconds for a command that nothing happens to
 
 
@@ -142,8 +143,26 @@ class Soak:
                     self.faults.append(f"exit {process.returncode}: {said.decode()[-400:]}")
                 if process.returncode == 2:
                     return kills
+            self._look(folder / "pieces")
             if process.returncode == 0:
                 return kills
+
+    def _look(self, out: Path) -> None:
+        """Whatever a kill leaves, the run is shown."""
+        from fednag import FednagError
+        from fednag.runs.folder import RunFolder
+        from fednag.runs.ledger import file_of, verify
+        from fednag.runs.view import RunView
+
+        for info in out.rglob("run.json"):
+            folder = RunFolder(info.parent)
+            try:
+                if folder.records_file.exists():
+                    RunView.read(folder)
+                if file_of(folder).exists() and (fault := verify(folder).fault):
+                    raise fault.error()
+            except FednagError as error:
+                self.faults.append(f"after a kill: {error}")
 
     def _experiment(self) -> str:
         workers = self.draw.choice([3, 10, 50, 400])
@@ -161,6 +180,7 @@ training.batch = {self.draw.choice([1, 8, 32])}
 training.participants = {min(take_part, 20)}
 evaluation = {{ every = {self.draw.choice([1, 1, 3])}, samples = 300 }}
 engine = {{ chunk = {self.draw.choice([1, 3, 20])}, threads = {self.draw.choice([1, 2])} }}
+ledger.kind = "{self.draw.choice(["none", "chain"])}"
 checkpoint = {{ rounds = {every}, seconds = {seconds} }}
 """
 
@@ -185,7 +205,7 @@ def wait_for_news(process: subprocess.Popen[bytes], out: Path) -> None:
 def contents(out: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Records without the clock, and digests of the models."""
     (file,) = out.rglob("records.jsonl")
-    records = [json.loads(line) | {"seconds": 0} for line in file.read_text().splitlines()]
+    records = [json.loads(line) | dict.fromkeys(VARYING) for line in file.read_text().splitlines()]
     models = [file.with_name(name) for name in ("best.safetensors", "final.safetensors")]
     return records, [hashlib.sha256(model.read_bytes()).hexdigest() for model in models]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,9 +12,15 @@ from hypothesis import settings
 
 from browser import Browser, program
 from fednag.data.dataset import Dataset
+from fednag.runs import choices
 from fednag.simulate import tuning
 
 torch.set_num_threads(1)  # tests run in parallel processes
+
+# Under nohup, or behind `&` in a script, these are ignored, and so would be by the runs that tests
+# start to interrupt them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The same examples every time, so that what passed once passes again; new ones are looked for with
 # HYPOTHESIS_PROFILE=explore.
@@ -68,10 +75,17 @@ def real_data() -> None:
         pytest.skip("FEDNAG_DATA is not set: the real data sets are not here")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands that tests start keep what they timed here, not in the user's cache."""
+    os.environ["FEDNAG_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs choose their chunk after few turns: how fast they are is not tested."""
+    """Runs choose their chunk after few turns, each anew: how fast they are is not tested."""
     monkeypatch.setattr(tuning, "PATIENCE", 0.0)
+    monkeypatch.setattr(choices, "cache_folder", lambda: None)
 
 
 @pytest.fixture(autouse=True)

@@ -468,7 +468,7 @@ def test_shipped_fleets_say_that_they_are_synthetic(name: str) -> None:
     assert found.synthetic
     assert "synthetic" in found.title
     assert found.varies
-    assert found.comes_and_goes == (name == "vehicles")
+    assert found.comes_and_goes == (name in ("vehicles", "highway", "sumo-town"))
 
 
 def test_the_public_names_are_there() -> None:

@@ -450,9 +450,10 @@ def test_registry_is_consistent() -> None:
     for name, source in SOURCES.items():
         assert name == source.name
         files = source.files + ((source.archive,) if source.archive else ())
-        assert all(len(file.md5) == 32 and int(file.md5, 16) for file in files)
-        assert len({file.md5 for file in files}) == len(files)
+        assert all(len(file.sha256) == 64 and int(file.sha256, 16) for file in files)
+        assert len({file.sha256 for file in files}) == len(files)
         assert all(address.endswith("/") for address in source.addresses)
+        assert source.addresses[0].startswith("https://")
         if source.archive:
             assert all(file.size for file in source.files)
     assert SOURCES["cifar-10"].files[-1].name == "test_batch.bin"

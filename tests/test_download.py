@@ -12,6 +12,7 @@ import socket
 import tarfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -97,7 +98,7 @@ def noise(size: int, seed: int = 0) -> bytes:
 
 
 def file_of(name: str, content: bytes, size: int | None = None) -> File:
-    return File(name, hashlib.md5(content).hexdigest(), size)
+    return File(name, hashlib.sha256(content).hexdigest(), size)
 
 
 ONE = noise(300_000, 1)
@@ -113,7 +114,29 @@ def serve(site: Site, prefix: str = "/") -> None:
 
 
 def names(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    """The files there, but for the lock, which has nothing in it."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)) for path in files}
+
+
+def test_three_at_once_fetch_it_once(
+    site: Site, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "PATIENCE", 0.0)
+    serve(site)
+    source = source_at(site.address)
+    barrier = threading.Barrier(3)
+
+    def fetch() -> Path:
+        barrier.wait()
+        return get("toy", tmp_path, source=source)
+
+    with ThreadPoolExecutor(3) as pool:
+        found = [task.result() for task in [pool.submit(fetch) for _ in range(3)]]
+    assert found == [tmp_path / "toy"] * 3
+    assert sorted(path for path, _ in site.requests) == ["/one.gz", "/two.gz"]
+    assert {status for _, status in check("toy", tmp_path, source)} == {"ok"}
+    assert "another process is fetching it; waiting" in capfd.readouterr().err
 
 
 def closed_port() -> int:

@@ -120,7 +120,7 @@ def test_a_damaged_run_is_resumed_rightly_or_not_at_all(
     terminal.code("show", "run")
     if terminal.code("resume", "run", "--quiet"):
         return
-    found = [json.loads(line) for line in folder.records_file.read_text().splitlines()]
+    found = [json.loads(record.as_json()) for record in folder.records()]
     expected = [json.loads(record.as_json()) for record in whole.records]
     assert [r | {"seconds": 0} for r in found] == [r | {"seconds": 0} for r in expected]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -555,8 +554,7 @@ def test_killed_runs_are_not_taken_for_finished_ones(
     copy = tmp_path / "smoke" / folder_.path.name
     shutil.copytree(folder_.path, copy)
     assert found(tmp_path, job.experiment) is not None
-    info = json.loads((copy / "run.json").read_text())
-    (copy / "run.json").write_text(json.dumps({**info, "status": "running"}))
+    RunFolder(copy).write_info(RunFolder(copy).info() | {"status": "running"})
     assert found(tmp_path, job.experiment) is None
 
 

@@ -188,7 +188,7 @@ def test_wrong_files_are_said(tmp_path: Path) -> None:
     says(Source(arrays), "numbers or words")
     says(Source(arrays, target="y"), "data.target: names a column")
     np.savez(arrays, x=np.array([[object()]]), y=np.ones(1))
-    says(Source(arrays), "not an NPZ of plain arrays")
+    says(Source(arrays), "it holds object, and not plain numbers or words")
 
 
 def fednag(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -58,8 +58,11 @@ def until(happened: Callable[[], Any], seconds: float = 60.0) -> None:
 
 
 @contextmanager
-def process(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """A command of ours, running; ended however the test ends."""
+def process(*words: str, cwd: Path, yielding: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """A command of ours, running; ended however the test ends.
+
+    ``yielding`` is how far it steps back for other tests (nice).
+    """
     running = subprocess.Popen(
         [sys.executable, "-m", "fednag", *words],
         cwd=cwd,
@@ -67,6 +70,7 @@ def process(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: os.nice(yielding),
     )
     try:
         yield running
@@ -80,7 +84,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder in which a run is being made."""
     desk = tmp_path_factory.mktemp("desk")
     (desk / "long.toml").write_text(LONG)
-    with process("run", "long.toml", "-q", cwd=desk) as running:
+    with process("run", "long.toml", "-q", cwd=desk, yielding=15) as running:
         until(lambda: [s for s in Follower(desk / "runs").look().views if s.records])
         yield desk
         assert running.poll() is None, running.communicate()

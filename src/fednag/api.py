@@ -213,7 +213,7 @@ def resume_all(
 
     def one(folder: RunFolder) -> Run:
         label = folder.info()["label"]
-        experiment = parse(read(folder.config_file), str(folder.config_file))
+        experiment = parse(read(folder.own_config()), str(folder.config_file))
         resolved, plan, notes = builder.plan(experiment)
         listener = started(label, resolved, plan.rounds) if started else None
         return Run.of(Execution(resolved, plan, label, notes, listener, watch).resume(folder))
@@ -231,7 +231,7 @@ def resume_all(
 
 def _settled(experiment: Experiment, folder: RunFolder) -> Experiment:
     """The experiment with what a timer chose when it began: another choice, other roundings."""
-    table = read(folder.config_file).get("engine", {})
+    table = read(folder.own_config()).get("engine", {})
     engine = parse({"engine": table}, str(folder.config_file)).engine
     return experiment.model_copy(update={"engine": engine})
 

@@ -6,6 +6,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+# What a terminal would obey rather than show, turn around, or not be able to write at all. A line
+# break and a tab are neither.
+_CONTROL = (*range(9), *range(11, 32), *range(127, 160))
+_TURNING = (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_HALVES = range(0xD800, 0xE000)  # bytes of a path that are no text are among these
+_HIDDEN = {code: ascii(chr(code))[1:-1] for code in (*_CONTROL, *_TURNING, *_HALVES)}
+
+
+def printable(text: str) -> str:
+    """Text from files and people as a terminal may have it: escapes are shown, not obeyed.
+
+    >>> printable("red \x1b[31m")
+    'red \\\\x1b[31m'
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_HIDDEN)
+
 
 class FednagError(Exception):
     """Something the user can put right.
@@ -56,7 +72,7 @@ class FednagError(Exception):
 
     def __str__(self) -> str:
         said = "; ".join(filter(None, (self.problem, self.remedy)))
-        return ": ".join(filter(None, (self.place, said)))
+        return printable(": ".join(filter(None, (self.place, said))))
 
     def and_more(self, count: int, what: str = "") -> FednagError:
         """The same, which stands for others too."""

@@ -26,7 +26,7 @@ Combination = tuple[int, int, int, str]  # workers stacked, threads, batch, algo
 
 
 def combinations(case: Case) -> list[Combination]:
-    """Every engine once; the kinds of batches and the algorithms take turns, and all come.
+    """Two engines that differ in both numbers; engines, batches and algorithms take turns.
 
     With FEDNAG_CONFORMANCE=all, whatever can be combined.
     """
@@ -35,7 +35,8 @@ def combinations(case: Case) -> list[Combination]:
             (*engine, *of) for engine in ENGINES for of in product(case.batches, case.algorithms)
         ]
     found = []
-    for turn, engine in enumerate(ENGINES, case.key):
+    pair = ENGINES[:2] if case.key % 2 else ENGINES[2:]
+    for turn, engine in enumerate(pair, case.key):
         batch = case.batches[turn % len(case.batches)]
         algorithm = case.algorithms[(turn + case.key // 3) % len(case.algorithms)]
         found.append((*engine, batch, algorithm))

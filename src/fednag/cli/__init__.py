@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -24,7 +25,7 @@ from fednag.cli.reporting import report as report_page
 from fednag.cli.running import report, run_and_report
 from fednag.cli.theory import theory_app
 from fednag.cli.time import time_app
-from fednag.errors import FednagError
+from fednag.errors import FednagError, printable
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
@@ -280,6 +281,9 @@ def _numbers(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
 
 def main() -> None:
     """Run the command line; what users can put right is one sentence on stderr, exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError):  # a path that is no text, or a terminal that knows no ±
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if any("\0" in word for word in sys.argv):
         _fail("an argument holds a NUL character, which no name or number has; leave it out")
     try:
@@ -312,5 +316,5 @@ def main() -> None:
 
 
 def _fail(sentence: str) -> NoReturn:
-    print(f"fednag: {sentence}", file=sys.stderr)
+    print(f"fednag: {printable(sentence)}", file=sys.stderr)
     sys.exit(2)

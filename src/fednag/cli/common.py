@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperGroup
 
-from fednag.core.files import os_errors
+from fednag.core.files import check_name, os_errors
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class NamedByDefault(TyperGroup):
 
 def output(path: Path, option: str = "--out") -> Path:
     """The folder to write to, made if need be: known to be usable before any work is done."""
+    check_name(path, option, path)
     with os_errors(option, "cannot be made", "choose another folder", given=path):
         path.mkdir(parents=True, exist_ok=True)
     if not os.access(path, os.W_OK | os.X_OK):
@@ -58,12 +59,12 @@ def usable(path: Path) -> Path:
 
 
 def console(stderr: bool = False) -> Console:
-    from rich.console import Console
+    from fednag.show.terminal import Screen
 
     # Piped, a table must not be cut to 80 columns. Names and paths are not markup.
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 160
-    return Console(width=width, markup=False, emoji=False, stderr=stderr)
+    return Screen(width=width, markup=False, emoji=False, stderr=stderr)
 
 
 def beside(json: bool) -> Console:
@@ -153,6 +154,7 @@ def write_report(path: Path, content: Any) -> Path:
     """Write a document as JSON, for programs."""
     from fednag.core.files import write_atomically
 
+    check_name(path, "--out", path)
     with os_errors(path, "cannot be written", "use --out"):
         write_atomically(path, json_text(content) + "\n")
     return path

@@ -101,6 +101,8 @@ def data_split(
 
     Example: fednag data split digits --kind classes --classes 3 --workers 4
     """
+    import numpy as np
+
     from fednag.config import parse
     from fednag.data.tables import ENDINGS
     from fednag.runs.build import load, split
@@ -130,7 +132,8 @@ def data_split(
     experiment = parse(raw, "data split")
     dataset = load(experiment)
     deal = split(dataset, experiment.split, seed)
-    counts = deal.table(dataset.y.numpy(), dataset.classes or 1).tolist()
+    labels = dataset.y.numpy() if dataset.classes else np.zeros(len(dataset.y), np.int64)
+    counts = deal.table(labels, dataset.classes or 1).tolist()
     folder = output(out)
     title = f"{dataset.name}, {kind}"
     written = save(split_chart(counts, title), folder / f"split-{dataset.name}-{kind}")

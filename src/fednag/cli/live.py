@@ -10,7 +10,7 @@ import typer
 
 from fednag.cli.common import console, print_json
 from fednag.cli.options import Json
-from fednag.errors import FednagError
+from fednag.errors import FednagError, printable
 
 if TYPE_CHECKING:
     from fednag.show.watch import Follower
@@ -91,7 +91,7 @@ def _lines(follower: Follower, interval: float) -> None:
             for view in look.views:
                 if said.get(view.folder) != (line := plain_line(view)):
                     said[view.folder] = line
-                    print(line, flush=True)
+                    print(printable(line), flush=True)
         time.sleep(interval)
 
 
@@ -99,5 +99,8 @@ def _serve(follower: Follower, port: int) -> None:
     from fednag.show.serve import Server
 
     with Server(follower, port) as server:
-        print(f"watching {follower.root} at {server.address} (Ctrl-C leaves)", flush=True)
+        print(
+            f"watching {printable(str(follower.root))} at {server.address} (Ctrl-C leaves)",
+            flush=True,
+        )
         server.serve_forever(poll_interval=0.2)

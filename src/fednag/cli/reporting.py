@@ -139,6 +139,8 @@ def _replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list
     where = load_fleet(fleet)
     kept, _ = distinguished(views)
     timed = replay_runs([timed_run(view) for view in kept if len(view.records) > 1], where)
+    if not timed:
+        raise FednagError("--fleet", "no run has a round yet", "wait for the first", given=fleet)
     ends = {one.run.folder: np.mean([p.ends for p in one.replays], axis=0) for one in timed}
     clocked = []
     for view in views:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fednag.cli.common import answer, beside, folders_of, unless, usable
 from fednag.cli.options import Making, Telling
+from fednag.errors import printable
 
 if TYPE_CHECKING:
     from fednag.api import Started
@@ -37,7 +38,7 @@ def training(
         ):
             yield progress.started, watch
     except Interrupted as stopped:
-        print(f"fednag: {stopped}{again}", file=sys.stderr)
+        print(f"fednag: {printable(str(stopped))}{again}", file=sys.stderr)
         sys.exit(128 + stopped.number)
 
 

@@ -23,6 +23,7 @@ from fednag.clock.runs import (
 )
 from fednag.devices.files import Sample, copy_fleet, read_samples, shipped, write_samples
 from fednag.devices.fleet import Aggregation, Compute, Device, Fleet, load_fleet
+from fednag.devices.mobility import Trace, grid_city, highway, read_trace, write_trace
 from fednag.devices.replay import Clock, Played, Replay, replay
 from fednag.devices.times import Availability, Bootstrap, Lognormal, Recorded, Times, Transfer
 from fednag.devices.workload import Exchange, Stage, Workload
@@ -48,14 +49,18 @@ __all__ = [
     "Timed",
     "TimedRun",
     "Times",
+    "Trace",
     "Transfer",
     "Workload",
     "common_target",
     "copy_fleet",
     "distinguished",
+    "grid_city",
+    "highway",
     "load_fleet",
     "read_run",
     "read_samples",
+    "read_trace",
     "replay",
     "replay_runs",
     "shipped",
@@ -63,4 +68,5 @@ __all__ = [
     "times_to_target",
     "where_time_goes",
     "write_samples",
+    "write_trace",
 ]

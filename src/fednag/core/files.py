@@ -41,6 +41,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     sync(path.parent)
 
 
+def check_name(path: Path, field: str | Path, given: object = "") -> None:
+    """Raise a sentence for a path that is no text: files that name it could not be written."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError as error:
+        raise FednagError(
+            field, "its name is not text in UTF-8", "choose another", given=given
+        ) from error
+
+
 def sync(path: Path) -> None:
     """Have the system put a file, or a folder's list of files, on the disk itself."""
     if os.name == "nt" and path.is_dir():

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 Indexes = NDArray[np.int64]
 
@@ -50,6 +49,8 @@ def gaussian(size: int, rng: np.random.Generator | None) -> NDArray[np.float64]:
     """
     if rng is not None:
         return rng.standard_normal(size)
+    from scipy.special import ndtri  # takes a third of a second to load, and few runs need it
+
     found: NDArray[np.float64] = ndtri(_secret_uniform(size))
     return found
 

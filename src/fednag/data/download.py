@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import os
 import shutil
+import sys
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -23,22 +24,26 @@ BUILT_IN = ("digits", "synthetic")
 Status = Literal["ok", "missing", "corrupt"]
 CONNECT_SECONDS = 10
 READ_SECONDS = 30
+PATIENCE = 1.0  # seconds before it is said that somebody else is at it
 LARGEST = 1 << 30  # bytes: the largest archive has 170 MB, so more is not ours
 _CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
 class File:
-    """One file and its checksum; members of an archive also have an exact size."""
+    """One file and its SHA-256; members of an archive also have an exact size."""
 
     name: str
-    md5: str
+    sha256: str
     size: int | None = None
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set's files, under `folder`, and the base addresses to try in order."""
+    """A data set's files, under `folder`, and the base addresses to try in order.
+
+    Those with HTTPS come first.
+    """
 
     name: str
     folder: str
@@ -54,17 +59,25 @@ _MNIST_NAMES = (
     "t10k-labels-idx1-ubyte.gz",
 )
 _MNIST_SUMS = (
-    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "d53e105ee54ea40749a09fcbcd1e9432",
-    "9fb629c4189551a2d022fa330f9573f3",
-    "ec29112dd5afa0611ce80d1b7f02629c",
+    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 )
 _FASHION_SUMS = (
-    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-    "25c81989df183df01b3e8a0aad5dffbe",
-    "bef4ecab320f06d8554ea6380940ec79",
-    "bb300cfdad3c16e7a12a480ee83cd310",
+    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
 )
+_CIFAR_10_SUMS = {
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
 _CIFAR_10_BATCH = 30_730_000
 _CIFAR_ADDRESSES = ("https://www.cs.toronto.edu/~kriz/",)
 
@@ -82,8 +95,14 @@ _ALL = (
         name="mnist-writers",
         folder="mnist-writers",
         files=(
-            File("qmnist-train-labels-idx2-int.gz", "0058f8dd561b90ffdd0f734c6a30e5e4"),
-            File("qmnist-test-labels-idx2-int.gz", "5b5b05890a5e13444e108efe57b788aa"),
+            File(
+                "qmnist-train-labels-idx2-int.gz",
+                "2c05dc77f6b916b38e455e97ab129a42a444f3dbef09b278a366f82904e0dd9f",
+            ),
+            File(
+                "qmnist-test-labels-idx2-int.gz",
+                "9fbcbe594c3766fdf4f0b15c5165dc0d1e57ac604e01422608bb72c906030d06",
+            ),
         ),
         addresses=("https://raw.githubusercontent.com/facebookresearch/qmnist/master/",),
     ),
@@ -91,31 +110,41 @@ _ALL = (
         name="fashion-mnist",
         folder="fashion-mnist",
         files=tuple(map(File, _MNIST_NAMES, _FASHION_SUMS)),
-        addresses=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+        addresses=(
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        ),
     ),
     Source(
         name="cifar-10",
         folder="cifar-10-batches-bin",
-        files=(
-            File("data_batch_1.bin", "5dd7e06a14cb22eb9f671a540d1b7c25", _CIFAR_10_BATCH),
-            File("data_batch_2.bin", "5ea93a67294ea407fff1d09f752e9692", _CIFAR_10_BATCH),
-            File("data_batch_3.bin", "942cd6a4bcdd0dd3c604fbe906cb4421", _CIFAR_10_BATCH),
-            File("data_batch_4.bin", "ae636b3ba5c66a11e91e8cb52e771fcb", _CIFAR_10_BATCH),
-            File("data_batch_5.bin", "53f37980c15c3d472c316c40844f3f0d", _CIFAR_10_BATCH),
-            File("test_batch.bin", "803d5f7f4d78ea53de84dbe85f74fb6d", _CIFAR_10_BATCH),
-        ),
+        files=tuple(File(name, sum_, _CIFAR_10_BATCH) for name, sum_ in _CIFAR_10_SUMS.items()),
         addresses=_CIFAR_ADDRESSES,
-        archive=File("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+        archive=File(
+            "cifar-10-binary.tar.gz",
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        ),
     ),
     Source(
         name="cifar-100",
         folder="cifar-100-binary",
         files=(
-            File("train.bin", "6172c7755cfe09b2fe270c85cebc1b15", 153_700_000),
-            File("test.bin", "4499cfba6c016c1be1438163640a0898", 30_740_000),
+            File(
+                "train.bin",
+                "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29",
+                153_700_000,
+            ),
+            File(
+                "test.bin",
+                "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a",
+                30_740_000,
+            ),
         ),
         addresses=_CIFAR_ADDRESSES,
-        archive=File("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+        archive=File(
+            "cifar-100-binary.tar.gz",
+            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        ),
     ),
 )
 SOURCES = MappingProxyType({source.name: source for source in _ALL})
@@ -169,18 +198,45 @@ def get(
     source = find_source(name) if source is None else source
     root = data_folder() if folder is None else folder
     home = root / source.folder
-    if source.archive is None:
-        for file in source.files:
-            _fetch(source, file, home / file.name, progress)
+    if not _wanted(source, home):
         return home
-    wanted = [file for file in source.files if _status(home / file.name, file) != "ok"]
-    if wanted:
-        archive = root / source.archive.name
-        _fetch(source, source.archive, archive, progress)
-        _extract(source, wanted, archive, home)
-        with _writing(archive):
-            archive.unlink()
+    with _alone(home, progress):
+        wanted = _wanted(source, home)  # another process may have just fetched them
+        if source.archive is None:
+            for file in wanted:
+                _fetch(source, file, home / file.name, progress)
+        elif wanted:
+            archive = root / source.archive.name
+            _fetch(source, source.archive, archive, progress)
+            _extract(source, wanted, archive, home)
+            with _writing(archive):
+                archive.unlink()
     return home
+
+
+def _wanted(source: Source, home: Path) -> list[File]:
+    """The files that are missing or corrupt."""
+    return [file for file in source.files if _status(home / file.name, file) != "ok"]
+
+
+@contextmanager
+def _alone(home: Path, progress: bool) -> Iterator[None]:
+    """Of several processes that fetch one data set, the others wait for the first."""
+    from filelock import FileLock, Timeout
+
+    with _writing(home):
+        home.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(home / ".lock")
+        try:
+            lock.acquire(timeout=PATIENCE)
+        except Timeout:
+            if progress:
+                print("fednag: another process is fetching it; waiting", file=sys.stderr)
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def check(
@@ -198,12 +254,12 @@ def _status(path: Path, file: File) -> Status:
     if not path.is_file():
         return "corrupt"
     with os_errors("", f"{path} cannot be read", "check its permissions"):
-        return "ok" if _md5(path) == file.md5 else "corrupt"
+        return "ok" if _sum(path) == file.sha256 else "corrupt"
 
 
-def _md5(path: Path) -> str:
+def _sum(path: Path) -> str:
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "md5").hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _fetch(source: Source, file: File, target: Path, progress: bool) -> None:
@@ -216,7 +272,7 @@ def _fetch(source: Source, file: File, target: Path, progress: bool) -> None:
     def downloader(url: str, output: str, _pooch: object) -> None:
         nonlocal resumed
         resumed = part.exists()
-        if not (resumed and _md5(part) == file.md5):
+        if not (resumed and _sum(part) == file.sha256):
             _transfer(url, part, progress)
         os.replace(part, output)
 
@@ -235,7 +291,7 @@ def _fetch(source: Source, file: File, target: Path, progress: bool) -> None:
                         target.parent.mkdir(parents=True, exist_ok=True)
                         pooch.retrieve(
                             url,
-                            known_hash=f"md5:{file.md5}",
+                            known_hash=f"sha256:{file.sha256}",
                             fname=target.name,
                             path=target.parent,
                             downloader=downloader,

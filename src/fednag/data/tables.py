@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -14,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fednag.data.arrays import Array, read_npz
 from fednag.data.dataset import BYTES, Dataset, remark_on_classes, shared
 from fednag.errors import FednagError
 
@@ -21,9 +21,9 @@ SHARE = 0.2  # of the rows are kept for testing, unless told otherwise
 HELD_OUT = 5  # the stream of this draw
 ENDINGS = (".csv", ".npz")
 
-Array = NDArray[np.generic]
 # What programs write where there is nothing, whatever its case.
 MISSING = {"", "na", "n/a", "null", "none", "?", "-", "nan", "+nan", "-nan"}
+MOST = 2**63 - 1  # of whole numbers
 LARGEST = float(np.finfo(np.float32).max)  # features are kept in single precision
 
 
@@ -61,7 +61,7 @@ def read_table(source: Source) -> Dataset:
     test = None
     if source.test_path:
         test = _told(_raw(source, source.test_path), source, source.test_path)
-    elif source.path.suffix == ".npz" and "test_x" in _npz(source.path):
+    elif source.path.suffix == ".npz" and "test_x" in read_npz(source.path):
         test = _told(_arrays(source.path, "test_"), source, source.path)
     if test is None:
         rows, test = _parted(rows, is_class, source)
@@ -166,25 +166,31 @@ def _raw(source: Source, path: Path) -> _Rows:
     return _columns(path, source.target, source.owner)
 
 
-def _npz(path: Path) -> dict[str, Array]:
-    try:
-        with np.load(path) as file:  # refuses objects, which could run code
-            return {name: file[name] for name in file.files}
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except (ValueError, zipfile.BadZipFile, AttributeError) as error:
-        raise FednagError(
-            path, "is not an NPZ of plain arrays", "write it with numpy.savez(x=…, y=…)"
-        ) from error
-
-
 def _arrays(path: Path, prefix: str) -> _Rows:
-    arrays = _npz(path)
+    arrays = read_npz(path)
     for name in (f"{prefix}x", f"{prefix}y"):
         if name not in arrays:
             held = ", ".join(arrays) or "nothing"
             raise FednagError(path, f"has no array {name!r} (it holds {held})", "save one")
     x, y, owners = arrays[f"{prefix}x"], arrays[f"{prefix}y"], arrays.get(f"{prefix}owners")
+    if x.ndim < 2 or x.dtype.kind not in "biuf" or not x.size:
+        raise FednagError(
+            path,
+            f"{prefix}x is {x.dtype} of shape {x.shape}",
+            "it must hold numbers, a row or image for each sample",
+        )
+    if y.ndim < 1 or y.dtype.kind not in "biufU" or not all(y.shape[1:]):
+        raise FednagError(
+            path,
+            f"{prefix}y is {y.dtype} of shape {y.shape}",
+            "it must hold numbers or words, one or more for each sample",
+        )
+    if owners is not None and (owners.ndim != 1 or owners.dtype.kind not in "biuU"):
+        raise FednagError(
+            path,
+            f"{prefix}owners is {owners.dtype} of shape {owners.shape}",
+            "it must hold a whole number or word for each sample",
+        )
     for name, array in (("y", y), ("owners", owners)):
         if array is not None and len(array) != len(x):
             raise FednagError(
@@ -192,14 +198,11 @@ def _arrays(path: Path, prefix: str) -> _Rows:
                 f"{prefix}{name} has {len(array)} rows and {prefix}x has {len(x)}",
                 "they must be as many",
             )
-    if x.ndim < 2 or x.dtype.kind not in "biuf" or not len(x):
-        raise FednagError(
-            path,
-            f"{prefix}x is {x.dtype} of shape {x.shape}",
-            "it must hold numbers, a row or image for each sample",
-        )
-    if y.dtype.kind not in "biufU":
-        raise FednagError(path, f"{prefix}y is {y.dtype}", "it must hold numbers or words")
+    for name, array in (("x", x), ("y", y)):
+        if array.dtype == np.uint64 and array.size and int(array.max()) > MOST:
+            raise FednagError(
+                path, f"{prefix}{name} holds {array.max()}", f"whole numbers go up to {MOST}"
+            )
     return _Rows((), x, y, owners)
 
 
@@ -238,18 +241,26 @@ def _columns(path: Path, target: str | None, owner: str | None) -> _Rows:
     if not features:
         raise FednagError(path, "has no column left for features", "add one")
     check_cells(path, table, lines, features, target)
-    x = np.stack([np.array(table[name], np.float64).astype(np.float32) for name in features], 1)
+    columns = [[float(text) for text in table[name]] for name in features]
+    x = np.array(columns, np.float64).T.astype(np.float32)
     owners = np.array(table[owner]) if owner is not None else None
-    return _Rows(tuple(features), x, _labels(table[target]), owners)
+    try:
+        return _Rows(tuple(features), x, _labels(table[target]), owners)
+    except OverflowError as error:
+        raise FednagError(
+            path,
+            f"column {target!r} holds a whole number beyond 64 bits",
+            "use smaller ones, or words",
+        ) from error
 
 
 def _labels(texts: list[str]) -> Array:
     """Whole numbers if all are, else numbers if all are, else words."""
     if not all(is_number(text) for text in texts):
         return np.array(texts)
-    numbers = np.array(texts, dtype=np.float64)
+    numbers = np.array([float(text) for text in texts])
     whole = all(text.lstrip("+-").isdecimal() for text in texts)
-    return numbers.astype(np.int64) if whole else numbers
+    return np.array([int(text) for text in texts], np.int64) if whole else numbers
 
 
 def _parted(rows: _Rows, is_class: bool, source: Source) -> tuple[_Rows, _Rows]:
@@ -339,4 +350,4 @@ def is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text  # which Python would pass over

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -53,10 +54,7 @@ class OnClock(Executor):
         return self.inner.exchange(asked, memories, residues)
 
     def reachable(self, workers: Indexes, now: float) -> NDArray[np.bool_]:
-        fleet = self.clock.fleet
-        if self.clock.workload.pooled:
-            return np.ones(len(workers), dtype=bool)
-        return np.array([fleet.device(int(i)).availability.is_on(now) for i in workers], dtype=bool)
+        return np.array([self.clock.reachable(int(i), now) for i in workers], dtype=bool)
 
     def arrivals(self, asked: Exchange, now: float) -> NDArray[np.float64]:
         clock, stage = self.clock, self._stage(asked)
@@ -106,4 +104,12 @@ def notes_on(fleet: Fleet, workers: int) -> list[str]:
     notes = [fleet.placing(workers)]
     if fleet.synthetic:
         notes.insert(0, f"{fleet.name} is synthetic: chosen from public facts, not measured")
+    if fleet.roads is not None:
+        seconds, units = fleet.roads.trace.seconds, len(fleet.roads.units)
+        trace = Path(fleet.roads.trace.source).name
+        again = "begins again after" if fleet.devices[-1].availability.period else "ends after"
+        notes.append(
+            f"vehicles drive as in {trace}, which {again} {seconds:g} s, past {units} units; "
+            "what is sent at a lower rate takes longer, latency too"
+        )
     return notes

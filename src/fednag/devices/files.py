@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -20,6 +20,8 @@ from fednag.config import read
 from fednag.config.messages import cut, explain, nearest, plain
 from fednag.config.sections import STRICT
 from fednag.core.files import os_errors, write_atomically
+from fednag.devices.mobility import Trace, grid_city, highway, read_trace
+from fednag.devices.radio import RADIOS, Radio, Unit
 from fednag.devices.times import Sampling
 from fednag.errors import FednagError, InconsistentError, within
 
@@ -199,6 +201,7 @@ def render(samples: Iterable[Sample]) -> str:
 Duration = Annotated[float, Field(gt=0, le=3e7)]
 Moment = Annotated[float, Field(ge=0, le=3e9)]
 Interval = Annotated[tuple[Moment, Moment], Field(strict=False)]
+Pair = Annotated[tuple[float, float], Field(strict=False)]
 Spread = Annotated[float, Field(ge=0, le=5)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
@@ -206,7 +209,19 @@ Checked = TypeVar("Checked", bound=BaseModel)
 
 
 class Table(BaseModel):
+    """A table of a fleet file.
+
+    What came later than the first fleets is only in its text, and so in a fleet's digest, where it
+    is used: runs on older fleets are still found to be theirs.
+    """
+
     model_config = ConfigDict(**STRICT)
+    later: ClassVar[tuple[str, ...]] = ()
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, given in super().__repr_args__():
+            if name not in self.later or given != type(self).model_fields[name].get_default():
+                yield name, given
 
 
 class Link(Table):
@@ -242,9 +257,15 @@ class Device(Table):
     available: tuple[Interval, ...] | None = Field(None, strict=False)
     period: Duration | None = None
     stagger: float | None = Field(None, ge=0, le=3e7)
+    moves: bool = False
+
+    later: ClassVar[tuple[str, ...]] = ("moves",)
 
     @model_validator(mode="after")
     def _consistent(self) -> Device:
+        for key in ("up", "down", "available"):
+            if self.moves and getattr(self, key) is not None:
+                raise InconsistentError(key, "of what moves, units decide it", "leave it out")
         if self.name == AGGREGATOR:
             raise InconsistentError("name", f"{AGGREGATOR!r} is not a device", "use another name")
         if self.gflops is not None and self.iteration is not None:
@@ -290,8 +311,105 @@ class Aggregator(Table):
     spread: Spread | None = None
 
 
+class Mobility(Table):
+    """Where the devices that move are: in a trace, or on roads made up here."""
+
+    trace: str | None = None
+    kind: Literal["highway", "grid"] | None = None
+    vehicles: int | None = Field(None, ge=1, le=10**5)
+    speed: float | None = Field(None, ge=0, le=1000)  # km/h
+    spread: float = Field(0.0, ge=0, le=1)
+    seconds: float = Field(600.0, gt=0, le=1e6)
+    length: float = Field(5000.0, gt=0, le=1e6)  # metres, of a highway
+    blocks: int = Field(5, ge=1, le=1000)  # of a city
+    block: float = Field(200.0, gt=0, le=1e5)  # metres
+    seed: int = Field(0, ge=0)
+    repeat: bool = True
+    hand_over: Literal["continued", "lost"] = "continued"
+    select: Literal["all", "lasting"] = "all"
+    latency: float = Field(0.02, ge=0, le=3e7)  # seconds
+    link_spread: Spread = 0.0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Mobility:
+        if (self.trace is None) == (self.kind is None):
+            raise InconsistentError("", remedy="give trace or kind, one of them")
+        own = ("vehicles", "speed", "spread", "seconds", "length", "blocks", "block", "seed")
+        for key in own:
+            if self.trace is not None and key in self.model_fields_set:
+                raise InconsistentError(key, "is for roads made up here", "leave it out, or trace")
+        for key in ("vehicles", "speed"):
+            if self.kind is not None and getattr(self, key) is None:
+                raise InconsistentError(key, "is missing", "give it a value")
+        other = ("length",) if self.kind == "grid" else ("blocks", "block")
+        for key in other:
+            if key in self.model_fields_set:
+                raise InconsistentError(key, f"is not for a {self.kind}", "leave it out")
+        return self
+
+    def made(self, folder: Path) -> Trace:
+        """The trace it speaks of."""
+        if self.trace is not None:
+            return read_trace(folder / self.trace)
+        assert self.vehicles is not None
+        assert self.speed is not None
+        known = {"seconds": self.seconds, "spread": self.spread, "seed": self.seed}
+        if self.kind == "highway":
+            return highway(self.vehicles, self.speed, self.length, **known)  # type: ignore[arg-type]
+        return grid_city(self.vehicles, self.speed, self.blocks, self.block, **known)  # type: ignore[arg-type]
+
+
+class UnitTable(Table):
+    """Units at the roadside, one or a row of them."""
+
+    name: Name
+    x: float = Field(ge=-1e9, le=1e9)  # metres, as in the trace
+    y: float = Field(ge=-1e9, le=1e9)
+    radio: Radio | None = None
+    rates: tuple[Pair, ...] | None = Field(None, strict=False)
+    range: float | None = Field(None, gt=0, le=1e6)
+    count: int = Field(1, ge=1, le=10**4)
+    apart: Pair | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> UnitTable:
+        if (self.radio is None) == (self.rates is None):
+            known = " or ".join(RADIOS)
+            raise InconsistentError(
+                "", remedy=f"give radio ({known}) or rates, e.g. [[100, 27], [300, 3]]"
+            )
+        for metres, rate in self.rates or ():
+            if not (metres > 0 and 0 < rate < 1e9):
+                raise InconsistentError("rates", remedy="write [metres, Mbit/s], both above 0")
+        if any(a >= b for (a, _), (b, _) in pairwise(self.rates or ())):
+            raise InconsistentError("rates", "are not in order", "sort them by distance")
+        if self.rates == ():
+            raise InconsistentError("rates", "is empty", "write e.g. [[100, 27], [300, 3]]")
+        if (self.count > 1) != (self.apart is not None):
+            raise InconsistentError("apart", remedy="several units need it: [metres in x, in y]")
+        return self
+
+    @property
+    def units(self) -> list[Unit]:
+        """Each of the row, what is beyond its range left out."""
+        rings = RADIOS[self.radio] if self.radio else tuple(self.rates or ())
+        if self.range is not None:
+            inner = [ring for ring in rings if ring[0] < self.range]
+            outer = [rate for metres, rate in rings if metres >= self.range]
+            rings = (*inner, *((self.range, rate) for rate in outer[:1]))
+        east, north = self.apart or (0.0, 0.0)
+        names = (
+            [self.name] if self.count == 1 else [f"{self.name}-{n + 1}" for n in range(self.count)]
+        )
+        return [
+            Unit(name, self.x + n * east, self.y + n * north, rings) for n, name in enumerate(names)
+        ]
+
+
 class FleetFile(Table):
     """A fleet file's own fields; devices are checked one by one."""
+
+    later: ClassVar[tuple[str, ...]] = ("mobility", "unit")
 
     format: int = FORMAT
     name: Name
@@ -300,6 +418,8 @@ class FleetFile(Table):
     sampling: Sampling = "bootstrap"
     samples: str | None = None
     aggregator: dict[str, Any] = Field(default_factory=dict)
+    mobility: dict[str, Any] | None = None
+    unit: list[dict[str, Any]] | None = None
     device: list[dict[str, Any]]
 
 
@@ -313,11 +433,16 @@ class Description:
     aggregator: Aggregator
     samples: Samples
     text: str
+    mobility: Mobility | None = None
+    trace: Trace | None = None
+    units: tuple[Unit, ...] = ()
 
     @property
     def digest(self) -> str:
         """Of all that delays come from: the file's tables and samples, not its comments."""
         parts = [self.head, *self.devices, self.aggregator, *self.samples.all()]
+        if self.trace is not None:
+            parts.append(self.trace.digest)
         return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:16]
 
 
@@ -361,7 +486,49 @@ def describe(
                 _check_device(device, samples)
         with within(f"{source}: aggregator"):
             _once(samples, "seconds", aggregator.seconds, (AGGREGATOR, "aggregation"))
-    return Description(source, head, tuple(devices), aggregator, samples, text)
+        where = _mobility(head, devices, folder or Path(), source)
+    return Description(source, head, tuple(devices), aggregator, samples, text, *where)
+
+
+def _mobility(
+    head: FleetFile, devices: list[Device], folder: Path, source: str
+) -> tuple[Mobility | None, Trace | None, tuple[Unit, ...]]:
+    """Where what moves is, and the units that serve it."""
+    moving = [device for device in devices if device.moves]
+    if head.mobility is None:
+        if moving:
+            raise FednagError(
+                f"device {moving[0].name}: moves",
+                "nothing says where",
+                "give a [mobility] table, or leave it out",
+            )
+        if head.unit is not None:
+            raise FednagError("unit", "goes only with [mobility]", "give it, or leave units out")
+        return None, None, ()
+    if not moving:
+        raise FednagError("mobility", "no device moves", "write moves = true in a [[device]]")
+    with within(f"{source}: mobility"):
+        mobility = _check(Mobility, head.mobility)
+    units: list[Unit] = []
+    for number, table in enumerate(head.unit or (), 1):
+        with within(f"{source}: unit {plain(str(table.get('name', number)))}"):
+            units += _check(UnitTable, table).units
+    if not units:
+        raise FednagError("unit", "there is none", "write a [[unit]] table for each")
+    names = [unit.name for unit in units]
+    for name in names:
+        if names.count(name) > 1:
+            raise FednagError(f"unit {name}", "is there twice", "use another name")
+    trace = mobility.made(folder)
+    wanted = sum(device.count for device in moving[:-1])
+    wanted += moving[-1].count if "count" in moving[-1].model_fields_set else 1
+    if wanted > len(trace.vehicles):
+        raise FednagError(
+            "device",
+            f"{wanted} move, and the trace has {len(trace.vehicles)} vehicles",
+            "lower count, or leave it out of the last that moves",
+        )
+    return mobility, trace, tuple(units)
 
 
 def _check_device(device: Device, samples: Samples) -> None:
@@ -388,6 +555,9 @@ def _check_device(device: Device, samples: Samples) -> None:
         raise FednagError("reference", "gflops needs none", "leave one of them out")
     for way in ("up", "down"):
         table: dict[str, Any] | None = getattr(device, way)
+        if device.moves:
+            _once(samples, "moves", True, (device.name, way))
+            continue
         if not _once(samples, way, table, (device.name, way)) and table is None:
             raise FednagError(
                 way,
@@ -441,7 +611,7 @@ def shipped() -> list[str]:
 
     >>> from fednag.clock import shipped
     >>> shipped()
-    ['lan', 'paper-edge', 'silos-wan', 'vehicles']
+    ['highway', 'lan', 'paper-edge', 'silos-wan', 'sumo-town', 'vehicles']
     """
     folder = files("fednag.devices") / "fleets"
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith("toml"))
@@ -467,7 +637,7 @@ def locate(given: str | Path) -> Path:
 
 
 def copy_fleet(given: str, target: Path) -> Path:
-    """A shipped fleet's file, comments and all, to be edited.
+    """A shipped fleet's file, comments and all, to be edited; its trace is put beside it.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -485,6 +655,13 @@ def copy_fleet(given: str, target: Path) -> Path:
         )
     if target.exists():
         raise FednagError(target, "is there already", "choose another name")
+    path = locate(given)
+    mobility = read(path).get("mobility", {})
+    trace = mobility.get("trace")
+    if trace and (target.parent / trace).exists():
+        raise FednagError(target.parent / trace, "is there already", "choose another folder")
     with os_errors(target, "cannot be written"):
-        write_atomically(target, locate(given).read_bytes())
+        if trace:
+            write_atomically(target.parent / trace, (path.parent / trace).read_bytes())
+        write_atomically(target, path.read_bytes())
     return target

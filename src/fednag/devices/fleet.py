@@ -10,6 +10,7 @@ import numpy as np
 
 from fednag.devices.files import AGGREGATION, AGGREGATOR, Description, Link, Reference, read_fleet
 from fednag.devices.files import Device as DeviceTable
+from fednag.devices.radio import Roads, availability, contacts
 from fednag.devices.times import ALWAYS, STEADY, Availability, Lognormal, Times, Transfer, times_of
 from fednag.errors import FednagError
 
@@ -93,6 +94,8 @@ class Fleet:
     devices: tuple[Device, ...]
     aggregation: Aggregation | None
     digest: str = ""
+    roads: Roads | None = None
+    lasting: bool = False  # only vehicles whose contact will do are asked
 
     def device(self, worker: int) -> Device:
         return self.devices[worker % len(self.devices)]
@@ -146,9 +149,13 @@ def load_fleet(given: str | Path, sampling: str | None = None) -> Fleet:
 def build(found: Description, sampling: str | None = None) -> Fleet:
     """A checked description as a fleet to draw from."""
     sampling = sampling or found.head.sampling
-    devices = []
+    devices: list[Device] = []
+    driven: dict[str, str] = {}
     for table in found.devices:
         compute = _compute(found, table, sampling)
+        if table.moves:
+            devices += _moving(found, table, compute, driven)
+            continue
         up, down = (_transfer(found, table, way, sampling) for way in ("up", "down"))
         for number in range(table.count):
             shift = number * (table.stagger or 0.0)
@@ -163,7 +170,37 @@ def build(found: Description, sampling: str | None = None) -> Fleet:
         devices=tuple(devices),
         aggregation=_aggregation(found, sampling),
         digest=found.digest,
+        roads=Roads(found.trace, found.units, driven) if found.trace else None,
+        lasting=found.mobility is not None and found.mobility.select == "lasting",
     )
+
+
+def _moving(
+    found: Description, table: DeviceTable, compute: Compute, driven: dict[str, str]
+) -> list[Device]:
+    """A table's vehicles: the next of the trace; they are put into ``driven`` too."""
+    mobility, trace = found.mobility, found.trace
+    assert mobility is not None
+    assert trace is not None
+    free = trace.vehicles[len(driven) :]
+    if "count" in table.model_fields_set or table is not _last_moving(found):
+        free = free[: table.count]
+    full = max(unit.best for unit in found.units)
+    factor = Lognormal(1.0, mobility.link_spread) if mobility.link_spread else STEADY
+    link = Transfer(mobility.latency, 8 / (full * 1e6), factor)
+    devices = []
+    for number, vehicle in enumerate(free, 1):
+        served = contacts(trace.ways[vehicle], found.units)
+        period = trace.seconds if mobility.repeat else None
+        on = availability(served, full, period, mobility.hand_over == "lost")
+        name = table.name if len(free) == 1 else f"{table.name}-{number}"
+        driven[name] = vehicle
+        devices.append(Device(name, table.name, compute, link, link, on))
+    return devices
+
+
+def _last_moving(found: Description) -> DeviceTable:
+    return [table for table in found.devices if table.moves][-1]
 
 
 def _compute(found: Description, table: DeviceTable, sampling: str) -> Compute:

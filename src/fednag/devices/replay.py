@@ -35,13 +35,26 @@ class Delays:
     compute: float
     up: float
 
-    def arrival(self, device: Device, start: float) -> float:
+    def arrival(self, device: Device, start: float, again: bool = False) -> float:
         """When its upload is complete; transfers wait while the device cannot be reached."""
-        received = device.availability.after(start, self.down)
-        return device.availability.after(received + self.compute, self.up)
+        return device.availability.arrival(start, self.down, self.compute, self.up, again)
 
-    def until(self, device: Device, start: float, end: float) -> Table:
-        """Busy seconds (compute, down, up) of one that is cut off at ``end``."""
+    def busy(self, device: Device, start: float, end: float = inf) -> Table:
+        """Busy seconds (compute, down, up), for one that is cut off at ``end`` until then.
+
+        Of tries that a contact was too short for, the first counts.
+        """
+        on = device.availability
+        if on.rates:  # what is sent at less than the full rate takes longer
+            received = on.after(start, self.down)
+            computed = received + self.compute
+            computing = max(0.0, min(computed, end) - received) if received < end else 0.0
+            down, up = on.served(start, min(received, end)), 0.0
+            if computed < end:
+                up = on.served(computed, min(on.after(computed, self.up), end))
+            return np.array([computing, down, up])
+        if end == inf:
+            return np.array([self.compute, self.down, self.up])
         room = max(0.0, end - max(start, device.availability.next(start)))
         down = min(self.down, room)
         compute = min(self.compute, max(0.0, room - down))
@@ -113,7 +126,7 @@ class Clock:
         devices = {worker: fleet.device(worker) for worker in there}
         absent: list[int] = []
         if leave_out and not workload.pooled:
-            absent = [i for i in there if not devices[i].availability.is_on(start)]
+            absent = [i for i in there if not self.reachable(i, start)]
             there = [i for i in there if i not in absent]
         late: list[int] = []
         busy = {worker: np.zeros(3) for worker in devices}
@@ -122,7 +135,7 @@ class Clock:
         phases = len(plans[there[0]]) if there else 0
         for phase in range(phases):
             delays = {i: self.delays(number, i, phase, plans[i][phase]) for i in there}
-            arrivals = {i: self._arrival(i, delays[i], now) for i in there}
+            arrivals = {i: self._arrival(i, delays[i], now, not leave_out) for i in there}
             limit = inf if deadline is None or workload.pooled else now + deadline
             out = [i for i in there if leave_out and (arrivals[i] > limit or arrivals[i] == inf)]
             there = [i for i in there if i not in out]
@@ -130,9 +143,9 @@ class Clock:
             if out:
                 end = limit if isfinite(limit) else end
             for worker in there:
-                busy[worker] += [delays[worker].compute, delays[worker].down, delays[worker].up]
+                busy[worker] += delays[worker].busy(devices[worker], now)
             for worker in out:
-                busy[worker] += delays[worker].until(devices[worker], now, end)
+                busy[worker] += delays[worker].busy(devices[worker], now, end)
             late += out
             if not isfinite(end):
                 self._never(there, arrivals, number)
@@ -145,10 +158,32 @@ class Clock:
             now = self.idle(start, list(devices), deadline)
         return Played(now, tuple(there), tuple(absent), tuple(sorted(late)), busy, spent)
 
-    def _arrival(self, worker: int, delays: Delays, start: float) -> float:
+    def reachable(self, worker: int, moment: float) -> bool:
+        """Whether a worker can be sent something, and where the fleet selects by contacts, whether
+        a whole round is expected to fit into the one that it has."""
+        on = self.fleet.device(worker).availability
+        if self.workload.pooled or not on.is_on(moment):
+            return self.workload.pooled
+        if not self.fleet.lasting:
+            return True
+        return on.arrival(moment, *self._expected(worker)) <= on.leaves(moment)
+
+    def _expected(self, worker: int) -> tuple[float, float, float]:
+        """Mean seconds of a worker's plain round: down, computing, up."""
+        load, device = self.workload, self.fleet.device(worker)
+        found = np.zeros(3)
+        for stage in load.stages:
+            one = load.exchange(stage, worker, load.tau, stage.down, stage.up)
+            operations = sum(count * flops for count, flops in one.compute)
+            computing = device.compute.times.mean * operations / device.compute.flops
+            found += [device.down.mean(one.down), computing, device.up.mean(one.up)]
+        down, computing, up = found.tolist()
+        return down, computing, up
+
+    def _arrival(self, worker: int, delays: Delays, start: float, again: bool = False) -> float:
         if self.workload.pooled:  # it needs no link
             return start + delays.compute
-        return delays.arrival(self.fleet.device(worker), start)
+        return delays.arrival(self.fleet.device(worker), start, again)
 
     def arrival(
         self, number: int, worker: int, phase: int, exchange: Exchange, start: float
@@ -167,15 +202,17 @@ class Clock:
         """When the server gives up a round in which no worker can be reached."""
         if deadline is not None:
             return start + deadline
-        back = min(self.fleet.device(i).availability.next(start) for i in workers)
-        return back if isfinite(back) else start
+        # Until somebody comes; if some are here, and their contacts too short, until one is over.
+        found = [self.fleet.device(i).availability for i in workers]
+        turns = [on.next(start) if on.next(start) > start else on.leaves(start) for on in found]
+        return min((turn for turn in turns if isfinite(turn)), default=start)
 
     def _never(self, workers: Sequence[int], arrivals: Mapping[int, float], number: int) -> None:
         gone = next(i for i in workers if not isfinite(arrivals[i]))
         raise FednagError(
             "",
             f"device {self.fleet.device(gone).name} is never reachable again after round {number} "
-            "has begun, and this run waited for it",
+            "has begun, or never for long enough, and this run waited for it",
             "give its intervals a period, or train with clock.fleet so that it is left out",
             source=self.fleet.source,
         )

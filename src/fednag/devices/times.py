@@ -5,8 +5,10 @@ Nothing here keeps a generator: whoever draws brings one, keyed by what the draw
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import exp, floor, inf, isfinite, log
 from typing import Literal, Protocol, get_args
 
@@ -196,17 +198,26 @@ class Availability:
     """Reachable from each ``start`` to each ``end``; with a ``period``, again after it.
 
     ``shift`` moves everything to later, so that devices of one kind need not all leave at once.
-    No intervals: always reachable.
+    No intervals: always reachable. Where a device moves, ``rates`` are the share of its links'
+    rate in each interval, and ``units`` say who serves it there; in intervals that touch and have
+    one unit it is the same contact. With ``whole``, what was begun in one contact is lost where it
+    is not over within it.
 
     >>> from fednag.clock import Availability
     >>> shifts = Availability(((0, 60),), period=100)  # on for 60 s of every 100
     >>> shifts.is_on(70), shifts.next(70), shifts.after(50, 20)
     (False, 100.0, 110.0)
+    >>> passing = Availability(((0, 10), (10, 30)), rates=(0.5, 1.0), units=(0, 0))
+    >>> passing.after(4, 5), passing.leaves(4)  # 3 s' worth by 10 s
+    (12.0, 30.0)
     """
 
     intervals: tuple[tuple[float, float], ...] = ()
     period: float | None = None
     shift: float = 0.0
+    rates: tuple[float, ...] = ()
+    units: tuple[int, ...] = ()
+    whole: bool = False
 
     def is_on(self, moment: float) -> bool:
         return self.next(moment) == moment
@@ -215,13 +226,13 @@ class Availability:
         """The first moment from ``moment`` on at which the device is reachable, or infinity."""
         if not self.intervals:
             return moment
-        for start, end in self._from(moment):
+        for _, start, end in self._from(moment):
             if end > moment:
                 return max(start, moment)
         return inf
 
     def after(self, moment: float, seconds: float) -> float:
-        """When ``seconds`` of reachable time will have passed since ``moment``, or infinity.
+        """When ``seconds`` at the links' full rate will have passed since ``moment``, or infinity.
 
         What is under way when the device leaves goes on when it is back.
         """
@@ -230,30 +241,99 @@ class Availability:
         left = seconds
         if self.period is not None:
             # Whole periods at once: each holds the same time, wherever it begins.
-            reachable = sum(end - start for start, end in self.intervals)
-            periods = max(0, floor(left / reachable) - 1)
-            moment, left = moment + periods * self.period, left - periods * reachable
-        for start, end in self._from(moment):
+            periods = max(0, floor(left / self._served) - 1)
+            moment, left = moment + periods * self.period, left - periods * self._served
+        for place, start, end in self._from(moment):
             if end <= moment:
                 continue
-            begin = max(start, moment)
-            if begin + left <= end:
-                return begin + left
-            left -= end - begin
+            begin, rate = max(start, moment), self.rates[place] if self.rates else 1.0
+            room = (end - begin) * rate
+            if left <= room:
+                return begin + left / rate
+            left -= room
         return inf
 
-    def _from(self, moment: float) -> Iterator[tuple[float, float]]:
-        """The intervals that end after ``moment``, in order, and perhaps a few before it."""
-        if self.period is None:
-            for start, end in self.intervals:
-                yield start + self.shift, end + self.shift
-            return
-        lap = floor((moment - self.shift) / self.period) - 1
+    def served(self, start: float, end: float) -> float:
+        """Seconds of reachable time between two moments."""
+        if not self.intervals or end <= start:
+            return max(0.0, end - start)
+        found = 0.0
+        for _, begin, over in self._from(start):
+            if begin >= end:
+                break
+            found += max(0.0, min(over, end) - max(begin, start))
+        return found
+
+    def leaves(self, moment: float) -> float:
+        """The end of the contact that holds ``moment``, or ``moment`` if none does."""
+        if not self.intervals:
+            return inf
+        over, unit = moment, None
+        for place, start, end in self._from(moment):
+            if end <= moment:
+                continue
+            here = self.units[place] if self.units else -1
+            if start > over or unit not in (None, here):
+                break
+            if self.period is not None and end - moment > 2 * self.period:
+                return inf  # it is never over
+            over, unit = end, here
+        return over
+
+    def arrival(
+        self, start: float, down: float, compute: float, up: float, again: bool = False
+    ) -> float:
+        """When an upload is complete after a download and computing, or infinity.
+
+        With ``again``, what a contact is too short for is begun anew in the next.
+        """
+        began = start
         while True:
+            end = self.after(self.after(start, down) + compute, up)
+            if not self.whole or end == inf or end <= (over := self.leaves(self.next(start))):
+                return end
+            start = max(over, self.next(over))
+            if not again or start - began > 2 * (self.period or inf):
+                return inf
+
+    def unit(self, moment: float) -> int | None:
+        """Who serves the device, if somebody does."""
+        for place, start, end in self._from(moment) if self.units else ():
+            if end > moment:
+                return self.units[place] if start <= moment else None
+        return None
+
+    @cached_property
+    def _served(self) -> float:
+        """Seconds at the full rate that a period holds."""
+        rates = self.rates or (1.0,) * len(self.intervals)
+        lengths = [end - start for start, end in self.intervals]
+        return sum(length * rate for length, rate in zip(lengths, rates, strict=True))
+
+    @cached_property
+    def _ends(self) -> list[float]:
+        return [end for _, end in self.intervals]
+
+    def _from(self, moment: float) -> Iterator[tuple[int, float, float]]:
+        """Intervals in order, from one before the first that ends after ``moment`` on: its place
+        among ``intervals``, its start and end."""
+        if self.period is None:
+            first = max(0, bisect_right(self._ends, moment - self.shift) - 1)
+            for place in range(first, len(self.intervals)):
+                start, end = self.intervals[place]
+                yield place, start + self.shift, end + self.shift
+            return
+        lap = floor((moment - self.shift) / self.period)
+        phase = moment - self.shift - lap * self.period
+        first = bisect_right(self._ends, phase) - 1
+        while True:
+            if first < 0:
+                lap, first = lap - 1, first + len(self.intervals)
             offset = lap * self.period + self.shift
-            for start, end in self.intervals:
-                yield start + offset, end + offset
-            lap += 1
+            for place in range(first, len(self.intervals)):
+                start, end = self.intervals[place]
+                yield place, start + offset, end + offset
+            lap, first = lap + 1, 0
 
 
 ALWAYS = Availability()

@@ -12,7 +12,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fednag.config import Experiment
-from fednag.core.files import write_atomically
 from fednag.core.record import expected_rounds
 from fednag.core.state import State
 from fednag.data.dataset import Dataset
@@ -66,8 +65,6 @@ def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Outcome:
     fleet = Fleet(grid, deployment, plan, token, log, tell, keys_of(kept))
 
     def opened(folder: RunFolder) -> None:
-        if resolved.own:  # the app's folder, where they are now, does not outlive the run
-            write_atomically(folder.config_file, resolved.carried_to(folder.path))
         log.open(folder.path)
         tell(f"writing {folder.path}")
 
@@ -81,6 +78,8 @@ def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Outcome:
         runner="flower",
         facts={"token": token, "silos": deployment.silos},
         opened=opened,
+        # The app's folder, where files of the user's own are now, does not outlive the run.
+        described=resolved.carried_to if resolved.own else None,
     )
     return execution.resume(folder) if folder else execution.start(out)
 

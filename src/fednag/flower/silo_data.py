@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fednag.core.keys import Indexes
+from fednag.data.arrays import read_npy
 from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
 from fednag.flower.settings import Deployment
@@ -86,8 +87,8 @@ def from_folder(folder: Path) -> dict[str, Tensor]:
                 raise FednagError(path, "is missing", "a data-folder holds x.npy and y.npy")
             continue
         try:
-            found[name] = torch.from_numpy(np.load(path))
-        except (OSError, ValueError, TypeError) as error:
+            found[name] = torch.from_numpy(read_npy(path))
+        except TypeError as error:
             why = " ".join(str(error).split())
             raise FednagError(
                 path, f"cannot be read ({why})", "write it with numpy.save"

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fednag.core.files import write_atomically
+from fednag.core import digests
+from fednag.core.files import os_errors, write_atomically
+from fednag.errors import FednagError
 
 
 class SiloLog:
@@ -19,6 +21,8 @@ class SiloLog:
 
     def open(self, folder: Path) -> None:
         self.path, self._begun = folder / "silos.jsonl", False
+        if self.path.exists():  # a damaged one is told before anything is trained
+            read(self.path)
 
     def write(self, number: int, lines: list[dict[str, Any]]) -> None:
         if self.path is None:
@@ -26,9 +30,9 @@ class SiloLog:
         if not self._begun:
             self._drop_from(number)
             self._begun = True
-        with self.path.open("a", encoding="utf-8") as file:
-            for line in lines:
-                file.write(json.dumps({"round": number, **line}, allow_nan=False) + "\n")
+        digests.append(
+            self.path, (json.dumps({"round": number, **line}, allow_nan=False) for line in lines)
+        )
 
     def _drop_from(self, number: int) -> None:
         """A run that goes on plays some rounds again: their lines are written again."""
@@ -39,19 +43,19 @@ class SiloLog:
             for line in read(self.path)
             if isinstance(line["round"], int) and line["round"] < number
         ]
-        write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        write_atomically(self.path, digests.chained(map(json.dumps, kept)))
 
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The lines of a log; one cut short by a crash is left out."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict) and "round" in entry:
-            found.append(entry)
+    with os_errors(path, "cannot be read", "check its permissions"):
+        content = path.read_bytes()
+    try:
+        found = [digests.parsed(line) for line in digests.lines(content)]
+        if not all(isinstance(entry, dict) and "round" in entry for entry in found):
+            raise ValueError("a line is no entry")
+    except ValueError as error:
+        raise FednagError(path, f"it is damaged ({error})", "restore it, or remove it") from error
     return found
 
 

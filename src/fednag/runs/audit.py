@@ -95,7 +95,7 @@ def audit(folder: RunFolder, upto: int | None = None) -> Audited:
 
 def _plan_of(folder: RunFolder, found: Verified) -> Plan:
     """The plan of the run; refused if it, its data or its first weights are others than then."""
-    experiment = parse(read(folder.config_file), str(folder.config_file))
+    experiment = parse(read(folder.own_config()), str(folder.config_file))
     if experiment.data.name == CUSTOM:
         raise FednagError(
             "data.name",

@@ -35,10 +35,10 @@ from fednag.problems.losses import Loss
 from fednag.problems.metrics import METRICS, Metric, better_of, fitting
 from fednag.problems.models import Factory, made
 from fednag.problems.problem import Problem
+from fednag.runs.choices import choose
 from fednag.simulate.engine import first_memory, first_state
 from fednag.simulate.private import check_model
 from fednag.simulate.run import Level, Patience, Plan
-from fednag.simulate.tuning import choose
 
 T = TypeVar("T")
 
@@ -129,7 +129,8 @@ class Builder:
         if len(choice.seconds) > 1 and not self._told:
             self._told = True
             notes.append(
-                f"chunk {choice.chunk} chosen by timing; config.toml has it: run that, or set "
+                f"chunk {choice.chunk} chosen by timing{choice.made and f' on {choice.made}'}; "
+                "config.toml has it: run that, or set "
                 f"engine.chunk={choice.chunk}, to repeat this to the bit"
             )
         if not algorithm.elementwise and per_round > 1 and engine.chunk != 1:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from fednag.core.algorithm import News
+from fednag.core.digests import parsed
 from fednag.core.files import sync, write_atomically
 from fednag.core.record import RoundFacts
 from fednag.core.state import Best, Flight, State
@@ -129,31 +129,24 @@ def write(
         about["best"] = {"loss": state.best.loss, "iteration": state.best.iteration}
     tensors = _apart(tensors)
     text = json.dumps(about, allow_nan=False)
-    header = {"fednag": text, "digest": _digest(text, tensors)}
+    # The text has a digest of its own too, for those who read no tensors.
+    told = hashlib.sha256(text.encode()).hexdigest()
+    header = {"fednag": text, "told": told, "digest": _digest(text, tensors)}
     if not folder.checkpoints.is_dir():
         folder.checkpoints.mkdir()
         sync(folder.path)
     content = save(tensors, metadata=header)
     write_atomically(folder.checkpoints / f"{state.round:09}.safetensors", content)
-    for old in _files(folder)[KEPT:]:
+    for old in folder.checkpoint_files()[KEPT:]:
         old.unlink()
 
 
 def remove(folder: RunFolder) -> None:
     """Drop the checkpoints of a run that is over."""
-    for file in _files(folder):
+    for file in folder.checkpoint_files():
         file.unlink()
     if folder.checkpoints.is_dir() and not any(folder.checkpoints.iterdir()):
         folder.checkpoints.rmdir()
-
-
-def ledger_heads(folder: RunFolder) -> list[object]:
-    """What the checkpoints know of the run's ledger; those that cannot be read know nothing."""
-    found: list[object] = []
-    for file in _files(folder):
-        with suppress(OSError, UnusableError):
-            found.append(_table(_header(file)["fednag"]).get("ledger"))
-    return found
 
 
 def newest(folder: RunFolder, plan: Plan, owner: str) -> tuple[Checkpoint | None, dict[Path, str]]:
@@ -162,7 +155,7 @@ def newest(folder: RunFolder, plan: Plan, owner: str) -> tuple[Checkpoint | None
     None where there is no checkpoint at all: the run then begins anew. Nothing is changed on disk.
     """
     unusable: dict[Path, str] = {}
-    for file in _files(folder):
+    for file in folder.checkpoint_files():
         try:
             return _read(file, folder, plan, owner), unusable
         except UnusableError as error:
@@ -321,8 +314,8 @@ def _header(file: Path) -> dict[str, str]:
 
 def _table(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = parsed(text)
+    except ValueError as error:
         raise UnusableError("it is damaged: its header is not JSON") from error
     if not isinstance(found, dict):
         raise UnusableError("it is damaged: its header is not a table")
@@ -353,9 +346,3 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _bytes(tensor: Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
-
-
-def _files(folder: RunFolder) -> list[Path]:
-    """Checkpoints, newest first."""
-    found = folder.checkpoints.glob("*.safetensors")
-    return sorted((file for file in found if file.stem.isdecimal()), reverse=True)

@@ -76,6 +76,8 @@ class Execution:
     runner: str = "simulator"
     facts: dict[str, Any] = field(default_factory=dict)  # more for run.json
     opened: Callable[[RunFolder], None] | None = None  # told where the run is written
+    described: Callable[[Path], str] | None = None  # what to write as config.toml of a new folder
+    _config: str | None = None  # the digest of config.toml
     _begun: int = 0  # rounds, replayed ones too, if their noise cannot be drawn again
     ledger: Ledger | None = field(init=False, default=None)
     key: Key = field(init=False)  # a folder that goes on keeps the format it was begun with
@@ -94,7 +96,9 @@ class Execution:
         folder = RunFolder.create(out, self.experiment.name, _stem(self.label, self.key))
         with _writing(folder), folder.locked():
             # Last the file that makes the folder a run: killed before it, there is none to resume.
-            write_atomically(folder.config_file, self.experiment.toml())
+            described = self.described or (lambda _: self.experiment.toml())
+            write_atomically(folder.config_file, described(folder.path))
+            self._config = folder.config_digest()
             if self.plan.ledger:
                 self.ledger = Ledger(folder, self.anchor)
                 self.ledger.begin(self._named)
@@ -131,9 +135,11 @@ class Execution:
             elif folder.records_file.stat().st_size:
                 self.notes.append("it had no checkpoint, and was begun again")
             self._count(folder, saved.state.round if saved else 0)
-            records = folder.back_to(saved.mark if saved else None)
+            self._config = info.get("config") or folder.config_digest()
             self._about["started"] = info.get("started")
+            # Before the records: killed in between, they are not fewer than run.json says.
             self._write_info(folder, "running")
+            records = folder.back_to(saved.mark if saved else None)
             self._open(folder)
             return self._train(folder, records, saved.state if saved else None)
 
@@ -146,6 +152,7 @@ class Execution:
                 folder.path, f"that run was not made by this {self.runner}", f"go on with `{how}`"
             )
         begun = [key for key in self.experiment.all_keys if key.exact == info.get("exact_key")]
+        folder.verify_config(info)
         if not begun:
             raise FednagError(
                 folder.config_file,
@@ -210,7 +217,8 @@ class Execution:
         except BaseException:
             if folder:
                 with suppress(OSError):  # a full disk must not hide what happened
-                    self._write_info(folder, "interrupted")
+                    mark = folder.mark(len(records))
+                    self._write_info(folder, "interrupted", records=asdict(mark))
             raise
         assert state is not None
         return self._end(folder, state, records)
@@ -358,7 +366,7 @@ class Execution:
 
     def _write_info(self, folder: RunFolder, status: str, **more: Any) -> None:
         head = {"ledger": self.ledger.mark()} if self.ledger else {}
-        folder.write_info({"status": status, **more, **head, **self._about})
+        folder.write_info({"status": status, **more, **head, "config": self._config, **self._about})
 
     @property
     def _named(self) -> dict[str, Any]:

@@ -10,16 +10,15 @@ checkpoints and in run.json, so that a ledger that was cut short is noticed.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fednag.core.digests import canonical, parsed
 from fednag.core.files import os_errors, sync
 from fednag.errors import FednagError
-from fednag.runs import checkpoint
 from fednag.runs.folder import OVER, RunFolder
 
 FORMAT = 1
@@ -41,11 +40,6 @@ Anchor = Callable[[dict[str, Any]], Any]
 """Takes run, round, entries and head; what it returns is written down as its receipt."""
 IsSigned = Callable[[str, bytes, str], bool]
 """Whether (a public key, a content, a signature) belong together."""
-
-
-def canonical(table: Mapping[str, Any]) -> str:
-    """JSON in the one way it is hashed and signed: sorted, without spaces, plain ASCII."""
-    return json.dumps(table, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def hash_of(line: str) -> str:
@@ -179,7 +173,10 @@ def verify(folder: RunFolder, is_signed: IsSigned | None = None) -> Verified:
     entries = [_parsed(line) for line in lines]
     found = _broken(entries, hashes, heads[-1] if over and heads else None)
     if found is None:
-        found = next((wrong for head in heads if (wrong := _lost(hashes, head, over))), None)
+        # Of a run that is over, the last head says how many entries there are.
+        ends = [over and place == len(heads) for place in range(1, len(heads) + 1)]
+        lost = map(lambda head, end: _lost(hashes, head, end), heads, ends)
+        found = next((wrong for wrong in lost if wrong), None)
     found = found or _misplaced(entries)
     if is_signed and found is None:
         found = _unsigned(entries, is_signed)
@@ -304,7 +301,7 @@ def rounds_of(entries: Iterable[Entry]) -> dict[int, list[Entry]]:
 def _heads(folder: RunFolder, info: Mapping[str, Any]) -> list[Head]:
     """What run.json and the checkpoints know of the chain."""
     found = []
-    for table in (info.get("ledger"), *checkpoint.ledger_heads(folder)):
+    for table in (info.get("ledger"), *(saved.get("ledger") for saved in folder.saved())):
         with suppress(TypeError, ValueError):
             head = Head(**table)  # type: ignore[arg-type]
             found.append(Head(int(head.entries), str(head.head)))
@@ -314,7 +311,7 @@ def _heads(folder: RunFolder, info: Mapping[str, Any]) -> list[Head]:
 def _parsed(line: str) -> Entry:
     """An entry; nothing where a line is none."""
     try:
-        entry = json.loads(line) if len(line) <= LINE else None
-    except (ValueError, RecursionError):
+        entry = parsed(line) if len(line) <= LINE else None
+    except ValueError:
         entry = None
     return entry if isinstance(entry, dict) else {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -47,16 +46,20 @@ class RunView:
     @classmethod
     def read(cls, folder: RunFolder) -> RunView:
         """A run's folder, read; raises a sentence if it is damaged."""
-        records, info = folder.records(), folder.info()
-        if "records" in info:
-            folder.verify(info)
+        return folder.steadily(lambda: cls._read(folder))
+
+    @classmethod
+    def _read(cls, folder: RunFolder) -> RunView:
+        info = folder.info()
+        records = folder.records()
+        folder.verify(info)
         return cls(
             label=info["label"],
             seed=info["seed"],
             records=records,
             ending=ending_of(folder, info),
             running=info.get("status") == "running" and folder.is_being_written,
-            config=_config(folder.config_file),
+            config=folder.config(),
             info=info,
             folder=folder.path,
         )
@@ -184,13 +187,3 @@ def ending_of(folder: RunFolder, info: Mapping[str, Any]) -> Ending | None:
                 value = float(parts["value"]) if "value" in parts else None
                 return Ending(kind, int(parts["iteration"]), parts.get("measure"), value)
     return Ending("diverged" if status == "diverged" else "finished")
-
-
-def _config(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        why = " ".join(str(error).split())
-        raise FednagError(path, f"cannot be read ({why})", "restore it") from error

@@ -453,6 +453,9 @@ PROBLEM = ("data.", "split.", "model.")
 def sentence(views: Sequence[RunView], rows: Sequence[Row], target: Target | None) -> str:
     """The winner, by how much, and whether the seeds bear it out."""
     best = rows[0]
+    if best.final_accuracy is None and best.final_loss is None and not best.diverged:
+        which = f"{best.label} has not" if len(rows) == 1 else "none has"
+        return f"{_setting(views, rows)}, {which} come to the end of a round yet."
     verb = (
         "stands at" if any(run.ending is None for run in by_label(views)[best.label]) else "ends at"
     )

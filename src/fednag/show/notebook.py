@@ -96,11 +96,9 @@ def progress(labels: Sequence[str], quiet: bool = False) -> Iterator[Started | N
         with CellProgress(labels, cell_of(shell)) as cell:
             yield cell.started
     elif sys.stderr is not None and sys.stderr.isatty():
-        from rich.console import Console
+        from fednag.show.terminal import RunsProgress, Screen
 
-        from fednag.show.terminal import RunsProgress
-
-        console = Console(stderr=True, markup=False, emoji=False)
+        console = Screen(stderr=True, markup=False, emoji=False)
         with RunsProgress(console, labels, transient=True) as bars:
             yield bars.started
     else:

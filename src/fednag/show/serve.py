@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fednag.errors import FednagError
 from fednag.runs.targets import Target
@@ -85,13 +85,13 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "not a name of this server\n")
             return
-        asked = urlsplit(self.path)
-        if asked.path == "/":
+        path, _, query = self.path.partition("?")
+        if path == "/":
             page = html(self.server.current(), live=True)
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page)
-        elif asked.path == "/data.json":
+        elif path == "/data.json":
             found = self.server.current()
-            if parse_qs(asked.query).get("tag") == [found["tag"]]:
+            if parse_qs(query).get("tag") == [found["tag"]]:
                 self._answer(HTTPStatus.NO_CONTENT, "application/json", "")
                 return
             text = json.dumps(found, allow_nan=False)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 
 from fednag.core.record import Record, expected_rounds
+from fednag.errors import printable
 from fednag.runs.statistics import Row
 from fednag.runs.targets import Target
 from fednag.runs.view import RunView
@@ -23,6 +25,17 @@ if TYPE_CHECKING:
     from fednag.config import Experiment
     from fednag.core.state import State
     from fednag.runs.execute import Listener
+
+
+class Screen(Console):
+    """A console that shows the escapes in labels, settings and paths, and does not obey them."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
 
 MOST_LINES = 20
 QUIET_SECONDS = 10  # between two lines about a run when the output is not a terminal
@@ -176,17 +189,19 @@ def differences(runs: Sequence[RunView], rows: Sequence[Row]) -> list[Table | st
 
 
 def split_table(counts: Sequence[Sequence[int]], most: int = 30) -> Table:
-    """Worker x class; of many workers the first ``most``."""
-    table = Table(title="samples of each class (columns) at each worker (rows)")
+    """Worker x class; of many workers the first ``most``; one column where there are no classes."""
+    classes = len(counts[0]) if len(counts[0]) > 1 else 0
+    told = "samples of each class (columns) at each worker (rows)"
+    table = Table(title=told if classes else "samples at each worker")
     table.add_column("worker", justify="right")
-    shown_classes = range(min(len(counts[0]), 20))
+    shown_classes = range(min(classes, 20))
     for label in shown_classes:
         table.add_column(str(label), justify="right")
-    if len(counts[0]) > len(shown_classes):
+    if classes > len(shown_classes):
         table.add_column("…")
     table.add_column("all", justify="right")
     for worker, row in enumerate(counts[:most]):
-        cut = ["…"] if len(row) > len(shown_classes) else []
+        cut = ["…"] if classes > len(shown_classes) else []
         numbers = [str(row[c]) if row[c] else "·" for c in shown_classes]
         table.add_row(str(worker), *numbers, *cut, str(sum(row)))
     return table

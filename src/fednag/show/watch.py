@@ -47,7 +47,7 @@ class Follower:
     def look(self) -> Look:
         known: dict[Path, tuple[Stamp, RunView | FednagError]] = {}
         for path in self._folders():
-            stamp = _stamp(path)
+            stamp = RunFolder(path).stamp
             before = self._known.get(path)
             if before is None or before[0] != stamp:
                 known[path] = stamp, _read(path)
@@ -73,17 +73,6 @@ class Follower:
             return sorted(path for path in below if path.resolve().is_relative_to(root))
         except OSError:
             return []
-
-
-def _stamp(path: Path) -> Stamp:
-    found: list[int] = []
-    for name in ("records.jsonl", "run.json", "config.toml"):
-        try:
-            status = (path / name).stat()
-            found += [status.st_size, status.st_mtime_ns]
-        except OSError:
-            found += [-1, -1]
-    return tuple(found)
 
 
 def _read(path: Path) -> RunView | FednagError:

@@ -59,6 +59,8 @@ class Choice:
     notes: tuple[str, ...] = ()
     seconds: dict[int, float] = field(default_factory=dict)
     """For every chunk tried, the processor time a worker's iteration takes."""
+    made: str = ""
+    """The day it was timed, where that was in an earlier run."""
 
 
 def cores() -> int:
