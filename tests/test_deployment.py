@@ -229,7 +229,9 @@ def test_a_silo_runs_the_app_it_agreed_to_and_no_other(tmp_path: Path) -> None:
     shutil.copytree(app, other)
     (other / source).write_text((app / source).read_text().replace("#", "\n"))
     with federation(0) as running:
-        running.start_node(0, program=["fednag", "flower", "silo", "--agreed", digest_of(app)])
+        running.start_node(
+            0, program=["fednag", "flower", "silo", "--agreed", digest_of(app), "--"]
+        )
         with pytest.raises(FednagError, match="0 of 1 silos came") as stopped:
             running.run(other, lambda line: None)
         assert f"the app {digest_of(other)} is not one that" in str(stopped.value)

@@ -178,28 +178,26 @@ def digest(
     answer(json, {"app": str(app), "digest": found}, found)
 
 
-@flower_app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
+@flower_app.command()
 def silo(
-    context: typer.Context,
     agreed: Annotated[
         list[str], typer.Option(help="Digest of an app that may run here (repeatable).")
     ],
+    options: Annotated[
+        list[str], typer.Argument(help="After `--`: the options of `flower-supernode`.")
+    ] = [],  # noqa: B006
     json: Json = False,
 ) -> None:
     """Start a SuperNode that runs the apps agreed to and no others.
 
-    All other options are those of `flower-supernode`.
-
-    Example: fednag flower silo --agreed 5f0c2a --superlink fl.example.org:8000
+    Example: fednag flower silo --agreed 5f0c2a -- --superlink fl.example.org:8000
     """
     _installed()
     from fednag.flower import agreed as apps
 
     digests = apps.checked(agreed)
     answer(json, {"agreed": agreed}, *(f"agreed to {digest}" for digest in agreed))
-    apps.run_supernode(digests, context.args)
+    apps.run_supernode(digests, options)
 
 
 def _tables(
