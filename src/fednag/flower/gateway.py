@@ -52,6 +52,7 @@ http {{
         client_body_buffer_size {megabytes}m;
         proxy_max_temp_file_size 0;
 {times}
+        limit_req zone=requests burst={burst} nodelay;
         limit_conn connections {connections};
         proxy_http_version 1.1;
         proxy_read_timeout 60s;
