@@ -475,9 +475,9 @@ def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[st
         )
     place = str(Path(fleet.source).absolute()) if fleet.source != fleet.name else fleet.source
     update = section.model_copy(update={"fleet": place, "digest": fleet.digest})
-    clock, notes = on_clock(plan, fleet)
+    clock, pace, notes = on_clock(plan, fleet)
     deadline = inf if section.deadline is None or plan.algorithm.pooled else section.deadline
-    plan = replace(plan, clock=clock, deadline=deadline)
+    plan = replace(plan, clock=clock, pace=pace, deadline=deadline)
     return experiment.model_copy(update={"clock": update}), plan, notes
 
 

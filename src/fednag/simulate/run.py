@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fednag.aggregators import Secure
 from fednag.core.algorithm import BUFFERS, Algorithm
@@ -80,6 +81,7 @@ class Plan:
     ledger: bool = False  # whether rounds have entries for one
     clock: Callable[[Executor], Executor] | None = None
     """Puts an executor on a clock; without one, everyone answers at once."""
+    pace: NDArray[np.float64] | None = None  # seconds of each worker's iteration, on that clock
     privacy: Accountant | None = None
     releasing: Callable[[int], None] | None = None
     """Told, before a round, how many rounds there will have been."""
@@ -93,7 +95,16 @@ class Plan:
         """What is the same in all rounds, for the controller."""
         sizes = np.array([len(owned) for owned in self.owned], dtype=np.int64)
         cohort = min(self.per_round or len(sizes), len(sizes))
-        return Setting(self.seed, self.tau, self.iterations, cohort, sizes, self.deadline)
+        return Setting(
+            self.seed,
+            self.tau,
+            self.iterations,
+            cohort,
+            sizes,
+            self.deadline,
+            self.batch,
+            self.pace,
+        )
 
     @property
     def rounds(self) -> int:
