@@ -1,5 +1,6 @@
 """Every controller and schedule shipped, by the name used in ``[controller]``, ``[[schedule]]``."""
 
+from fednag.controllers.adaptive import AdaptiveTau
 from fednag.controllers.buffered import Buffered
 from fednag.controllers.cohorts import BySize, PowerOfChoice
 from fednag.controllers.constant import Constant, Poisson, StepsByWorker
@@ -16,6 +17,7 @@ CONTROLLERS: dict[str, type[Controller]] = {
     "steps-by-worker": StepsByWorker,
     "epochs": Epochs,
     "by-speed": BySpeed,
+    "adaptive-tau": AdaptiveTau,
     "buffered": Buffered,
     "trust": Trust,
 }
@@ -29,6 +31,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 __all__ = [
     "CONTROLLERS",
     "SCHEDULES",
+    "AdaptiveTau",
     "Buffered",
     "BySize",
     "BySpeed",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import Algorithm, News, WorkerData
+from fednag.core.ending import Ending
 from fednag.core.keys import Indexes, cohort
 from fednag.core.vectors import Vector, Vectors
 
@@ -37,6 +38,9 @@ class Order:
     """Answers that end the exchange; the others stay in flight. None: all."""
     seconds: float = inf
     """How long the server waits; who is later is left out."""
+    until: float = inf
+    """When the run's clock must not go further: what is not over by then, with its aggregation, is
+    lost, and the clock stands there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +55,7 @@ class Setting:
     deadline: float = inf  # seconds
     batch: int | None = None  # samples of a mini-batch, 0: all; None: workers alone know
     pace: NDArray[np.float64] | None = None  # seconds of each worker's iteration, on a clock
+    bytes: int | None = None  # most that a worker sends and is sent in a round, where it is known
 
 
 class Controller:
@@ -94,13 +99,20 @@ class Controller:
         stage: Algorithm,
         setting: Setting,
     ) -> tuple[Order, dict[str, Any]]:
-        """The next exchange, and what is remembered. ``free`` are the workers not in flight."""
+        """The next exchange, and what is remembered.
+
+        ``free`` are the workers not in flight; ``stage`` has the numbers that schedules set.
+        """
         drawn = self.cohort(news.round + 1, free, setting)
         return Order(drawn, setting.tau, seconds=setting.deadline), state
 
     def cohort(self, number: int, free: Indexes, setting: Setting) -> Indexes:
         """The workers of round ``number``, in order."""
         return cohort(setting.seed, number, free, setting.cohort)
+
+    def over(self, state: Mapping[str, Any], news: News, setting: Setting) -> Ending | None:
+        """Why there is no further round; None: there is one."""
+        return None
 
     def observe(self, local: Vectors, sent: Vectors, data: WorkerData) -> Mapping[str, Vector]:
         """Numbers workers report at the end of an exchange, (n, 1) each."""

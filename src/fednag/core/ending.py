@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["finished", "diverged", "target", "patience", "seconds", "privacy"]
+Kind = Literal["finished", "diverged", "target", "patience", "seconds", "privacy", "budget"]
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Ending:
 
     ``value`` is the level that ``measure`` reached ("target"), the evaluations in which it got no
     better ("patience"), the seconds that were allowed ("seconds"), or the epsilon that was: another
-    round would have spent more ("privacy").
+    round would have spent more ("privacy"), as of a budget of ``measure`` ("budget").
 
     >>> print(Ending("target", 40, "accuracy", 0.9))
     accuracy 0.9 reached at iteration 40
@@ -36,4 +36,6 @@ class Ending:
             return f"no better {self.measure} in {self.value:.0f} evaluation{plural},{at}"
         if self.kind == "privacy":
             return f"the epsilon of {self.value:g} is spent{at}"
+        if self.kind == "budget":
+            return f"the budget of {self.value:g} {self.measure} is spent{at}"
         return f"{self.value:g} seconds are over{at}" if self.kind == "seconds" else "finished"

@@ -54,7 +54,9 @@ SINCE: dict[str, Any] = {
     "flying": (),
     "news": {},
 }
-TOLD = ("share", "steps", "staleness", "seconds", "round", "iteration", "missed", "refused")
+TOLD = (
+    "share", "steps", "staleness", "seconds", "bytes", "round", "iteration", "missed", "refused",
+)  # fmt: skip
 
 
 class UnusableError(Exception):
@@ -253,6 +255,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
     for name in ("staleness", "missed", "refused"):
         news[name] = tuple(news.get(name, ()))
     first = {"round": about["round"], "iteration": about["iteration"]}
+    first["bytes"] = about["bytes_up"] + about["bytes_down"]
     best = about["best"]
     buffers = tensors["best.buffers"].to(device) if "best.buffers" in tensors else None
     numbers = {name: about[name] for name in (*COUNTS, *NUMBERS)}

@@ -27,7 +27,7 @@ from fednag.data.partition import Partition
 from fednag.privacy.promise import Accountant
 from fednag.problems.metrics import Better, Metric, as_good, improves
 from fednag.problems.problem import Problem
-from fednag.simulate.engine import Engine, first_state
+from fednag.simulate.engine import Engine, first_state, round_bytes
 from fednag.simulate.evaluator import Evaluator, Measures
 from fednag.simulate.secured import Secured
 
@@ -104,6 +104,7 @@ class Plan:
             self.deadline,
             self.batch,
             self.pace,
+            round_bytes(self.scheme, self.problem),
         )
 
     @property
@@ -255,6 +256,7 @@ class _Training:
         last = state.iteration >= plan.iterations
         out_of_time = _reached(state.seconds, plan.stop_seconds)
         last = last or out_of_time or state.diverged or self._spent(state)
+        last = last or self._over(state) is not None
         if last or state.round % plan.evaluate_every == 0:
             state = self._measure(state)
         state = self._ended(state)
@@ -266,6 +268,10 @@ class _Training:
         """Whether another round would cost more privacy than there is."""
         privacy = self.plan.privacy
         return privacy is not None and not privacy.allows(state.round + 1)
+
+    def _over(self, state: State) -> Ending | None:
+        """Why the controller has no further round."""
+        return self.plan.scheme.controller.over(state.control, state.news, self.loop.setting)
 
     def _measure(self, state: State) -> State:
         """Evaluate the server's model: a record, and w^f if it is the best so far."""
@@ -330,6 +336,8 @@ class _Training:
             ended = Ending("target", at, level.measure, level.value)
         elif at >= plan.iterations:
             ended = Ending("finished", at)
+        elif over := self._over(state):
+            ended = over
         elif plan.privacy and self._spent(state):
             ended = Ending("privacy", at, value=plan.privacy.budget)
         elif plan.patience and state.waited >= plan.patience.evaluations:
