@@ -59,10 +59,10 @@ class AdaptiveTau(Controller):
     no count of bytes, and the gradients and losses they take for it are in no count of time.
 
     >>> from fednag.controllers import AdaptiveTau
-    >>> rule = AdaptiveTau(budget=1000, unit="iterations", aggregation=10)
-    >>> known = dict(rho=1.0, beta=2.0, delta=0.5)
+    >>> rule = AdaptiveTau(budget=1000, unit="iterations")
+    >>> known = dict(rho=1.0, beta=2.0, delta=0.0)  # workers who do not pull apart
     >>> rule.choice(known, c=1.0, b=10.0, eta=0.01, gamma=0.0, most=100)
-    0
+    100
     """
 
     budget: Positive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite
 from typing import Any, Protocol
@@ -54,6 +54,24 @@ class Patience:
     change: float = 0.0  # by how much a value must be better to count
 
 
+@dataclass(frozen=True)
+class Plateau:
+    """How much better, as a share, the mean of a measure has to get from window to window."""
+
+    share: float
+    window: int  # evaluations
+    measure: str
+    better: Better
+
+    def reached(self, seen: Sequence[float]) -> bool:
+        """Whether two windows are there, and the mean of the later one is hardly better."""
+        if len(seen) < 2 * self.window:
+            return False
+        before, after = (float(np.mean(part)) for part in np.split(np.array(seen), 2))
+        gain = after - before if self.better == "higher" else before - after
+        return gain <= self.share * abs(before)
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Everything that decides a run's numbers, resolved: nothing is left to be guessed."""
@@ -73,7 +91,9 @@ class Plan:
     stop_loss: float | None = None
     stop_seconds: float | None = None
     stop_metrics: tuple[Level, ...] = ()
+    stop_bytes: int | None = None
     patience: Patience | None = None
+    plateau: Plateau | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     chunk: int = 1
     threads: int = 1
@@ -265,7 +285,10 @@ class _Training:
         plan = self.plan
         if plan.releasing:
             plan.releasing(state.round + 1)
+        before = state.bytes_up + state.bytes_down
         state = replace(self.loop.advance(state), seconds=time.monotonic() - self.began)
+        dearest = max(state.dearest, state.bytes_up + state.bytes_down - before)
+        state = replace(state, dearest=dearest)
         last = state.iteration >= plan.iterations
         out_of_time = _reached(state.seconds, plan.stop_seconds)
         last = last or out_of_time or state.diverged or self._spent(state)
@@ -283,8 +306,16 @@ class _Training:
         return privacy is not None and not privacy.allows(state.round + 1)
 
     def _over(self, state: State) -> Ending | None:
-        """Why the controller has no further round."""
-        return self.plan.scheme.controller.over(state.control, state.news, self.loop.setting)
+        """Why there is no further round: the controller says so, or the bytes would not do."""
+        plan, setting, most = self.plan, self.loop.setting, self.plan.stop_bytes
+        if ended := plan.scheme.controller.over(state.control, state.news, setting):
+            return ended
+        if most is None:
+            return None
+        next_one = max(state.dearest, (setting.bytes or 0) * setting.cohort)
+        if state.bytes_up + state.bytes_down + next_one <= most:
+            return None
+        return Ending("budget", state.iteration, "bytes", most)
 
     def _measure(self, state: State) -> State:
         """Evaluate the server's model: a record, and w^f if it is the best so far."""
@@ -327,7 +358,10 @@ class _Training:
 
     def _waited(self, state: State, record: Record) -> State:
         """Count evaluations without a better value; one without any value does not count."""
-        patience = self.plan.patience
+        patience, plateau = self.plan.patience, self.plan.plateau
+        level = record.measured(plateau.measure) if plateau else None
+        if plateau and level is not None:
+            state = replace(state, seen=(*state.seen, level)[-2 * plateau.window :])
         value = record.measured(patience.measure) if patience else None
         if patience is None or value is None:
             return state
@@ -355,6 +389,8 @@ class _Training:
             ended = Ending("privacy", at, value=plan.privacy.budget)
         elif plan.patience and state.waited >= plan.patience.evaluations:
             ended = Ending("patience", at, plan.patience.measure, plan.patience.evaluations)
+        elif record and plan.plateau and plan.plateau.reached(state.seen):
+            ended = Ending("plateau", at, plan.plateau.measure, 2 * plan.plateau.window)
         elif _reached(state.seconds, plan.stop_seconds):
             ended = Ending("seconds", at, value=plan.stop_seconds)
         if ended is not None and record is not None and not state.diverged:
