@@ -363,6 +363,7 @@ def test_on_the_command_line(fednag_: Caller) -> None:
     ("words", "sentence"),
     [
         (["--budget", "2"], "--budget 2: give 3 trials at least"),
+        (["--budget", "5min"], "--budget 5min: write a number of trials"),
         (["--steps", "1,0.1"], "--steps 1,0.1: give two numbers above 0, the lower first"),
         (["--steps", "much"], "--steps much: write two numbers"),
         (["--validation", "1"], "--validation 1: give a share between 0 and 1"),

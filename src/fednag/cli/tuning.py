@@ -45,7 +45,7 @@ def tune(
             autocompletion=completing.methods,
         ),
     ] = "",
-    budget: Annotated[int, typer.Option("--budget", help="Trials of every method.")] = 40,
+    budget: Annotated[str, typer.Option("--budget", help="Trials of every method.")] = "40",
     seeds: Seeds = "",
     steps: Annotated[
         str, typer.Option("--steps", help="The least and the largest effective step.")
@@ -96,7 +96,7 @@ def tune(
             found = find(
                 raw,
                 algorithms=names,
-                budget=budget,
+                budget=_trials(budget),
                 seeds=given_seeds(seeds, raw.get("seed", 0)),
                 steps=_steps(steps),
                 validation=validation,
@@ -119,6 +119,12 @@ def tune(
         runs=folders_of(found.runs),
         files=lambda: _write(found, document, folder),
     )
+
+
+def _trials(text: str) -> int:
+    if not text.isdecimal() or len(text) > 6:
+        raise FednagError("--budget", remedy="write a number of trials, e.g. 40", given=text)
+    return int(text)
 
 
 def _steps(text: str) -> tuple[float, float]:
