@@ -137,6 +137,9 @@ class Fleet(Executor):
     def verify(self, state: State) -> None:
         """Silos compare their recordings themselves."""
 
+    def tested(self, state: State) -> Mapping[str, float | None]:
+        return self._here.tested(state) if self._here else {}
+
     def measure(self, state: State) -> Measures:
         if self._here:
             return self._here.measure(state)
