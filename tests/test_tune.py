@@ -17,7 +17,7 @@ from fednag.config import parse, read
 from fednag.errors import FednagError
 from fednag.runs.execute import Execution
 from fednag.runs.search import MOMENTA, MORE_MOMENTA, Region, Scale, border, moved, ranked, rungs
-from fednag.tuning import Trial, Tuned, Tuning, _borders, _Tuner, _widened
+from fednag.tuning import Trial, Tuned, Tuning, _best, _borders, _Tuner, _widened
 
 TABLES: dict[str, Any] = {
     "name": "tiny",
@@ -142,6 +142,16 @@ def test_who_lies_at_a_border_widens_it_for_all() -> None:
     assert wide.momenta == (*MOMENTA, *MORE_MOMENTA)
     assert [strip.momenta for strip in strips] == [MOMENTA, MOMENTA, MORE_MOMENTA]
     assert len(said) == 3
+
+
+def test_the_best_is_of_those_that_went_furthest() -> None:
+    short, full, lost = trial(1.0, 0.9), replace(trial(2.0, 0.5), iterations=9), trial(3.0, None)
+    assert _best([short, full, lost]) == full
+    assert _best([short, replace(lost, iterations=9)]) == short
+    assert _best([lost]) is None
+    # Of equal accuracies the lower loss, then the first.
+    tied = [replace(full, order=(-0.5, loss), step=loss) for loss in (3.0, 2.0, 2.0)]
+    assert _best(tied) == tied[1]
 
 
 def test_the_better_third_goes_on_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

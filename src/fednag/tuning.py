@@ -355,9 +355,10 @@ class _Tuner:
 
 
 def _best(trials: Sequence[Trial]) -> Trial | None:
-    """Of those that went furthest."""
-    most = max(trial.iterations for trial in trials)
-    last = [trial for trial in trials if trial.iterations == most and trial.order is not None]
+    """Of those that did not diverge and went furthest."""
+    alive = [trial for trial in trials if trial.order is not None]
+    most = max((trial.iterations for trial in alive), default=0)
+    last = [trial for trial in alive if trial.iterations == most]
     return last[ranked([trial.order for trial in last])[0]] if last else None
 
 

@@ -9,7 +9,7 @@ methods whose momentum is a mean of gradients. It is found by running the method
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, isclose, isfinite, log10
 from typing import Any
 
@@ -105,6 +105,8 @@ class Scale:
     slope: float
     tau: int
     is_linear: bool  # else that number is taken as the step itself
+    # Effective steps that were found, by momenta.
+    known: dict[tuple[float, ...], float] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, algorithm: Algorithm, slope: float, tau: int) -> Scale:
@@ -143,8 +145,12 @@ class Scale:
         """The effective step of one unit of the number that sets it."""
         if not self.is_linear:
             return 1.0
-        rule: Any = replace(self.algorithm, **momenta)  # type: ignore[type-var]
-        return moved(rule, self.slope, self.tau) / self.slope / float(getattr(rule, self.number))
+        key = tuple(momenta.values())
+        if key not in self.known:
+            rule: Any = replace(self.algorithm, **momenta)  # type: ignore[type-var]
+            here = moved(rule, self.slope, self.tau) / self.slope
+            self.known[key] = here / float(getattr(rule, self.number))
+        return self.known[key]
 
 
 def moved(algorithm: Algorithm, slope: float, tau: int) -> float:
