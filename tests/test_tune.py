@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -321,6 +322,42 @@ def test_numbers_that_all_diverge() -> None:
     assert "algorithms" not in found.experiment
 
 
+def test_a_space_of_ones_own() -> None:
+    pytest.importorskip("optuna")
+    tables = {**TABLES, "training": {"tau": 2, "iterations": 6}}
+
+    def found(names: list[str]) -> dict[str, Tuned]:
+        space = ["lr=0.1:10:log", "mu=0:1"]
+        made = fednag.tune(tables, algorithms=names, budget=4, space=space)
+        assert (made.region, made.widened) == (None, ())
+        return {each.method: each for each in made.tuned}
+
+    first, again = found(["fedprox", "fedavg"]), found(["fedavg", "fedprox"])
+    for method, numbers in (("fedprox", {"lr", "mu"}), ("fedavg", {"lr"})):
+        one = first[method]
+        assert len(one.trials) == 4
+        assert {frozenset(t.numbers) for t in one.trials} == {frozenset(numbers)}
+        assert len({t.numbers["lr"] for t in one.trials}) == 4
+        assert all(0.1 <= t.numbers["lr"] <= 10 for t in one.trials)
+        assert {t.iterations for t in one.trials} <= {2, 6}
+        assert one.trials[0].iterations == 6  # the best so far goes on
+        assert [t.numbers for t in one.trials] == [t.numbers for t in again[method].trials]
+        assert one.best is not None
+        assert one.best.iterations == 6
+
+
+def test_a_space_of_ones_own_needs_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(FednagError, match="--space: needs optuna; install it"):
+        fednag.tune(TABLES, algorithms=["fedavg"], space=["lr=0.1:1"])
+
+
+def test_who_has_none_of_its_numbers_is_told() -> None:
+    pytest.importorskip("optuna")
+    with pytest.raises(FednagError, match="--space mu: fedavg has none of these numbers; it has"):
+        fednag.tune(TABLES, algorithms=["fedprox", "fedavg"], space=["mu=0:1"])
+
+
 def test_regression_is_judged_by_its_loss(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(80, 3))
@@ -374,6 +411,9 @@ def test_on_the_command_line(fednag_: Caller) -> None:
     [
         (["--budget", "2"], "--budget 2: give 3 trials at least"),
         (["--budget", "5min"], "--budget 5min: write a number of trials"),
+        (["--space", "lr=1:0.1"], "--space lr=1:0.1: write e.g. mu=0:1, or lr=0.001:1:log"),
+        (["--space", "lr=0:1:log"], "--space lr=0:1:log: write e.g. mu=0:1"),
+        (["--space", "lr"], "--space lr: write e.g. mu=0:1"),
         (["--steps", "1,0.1"], "--steps 1,0.1: give two numbers above 0, the lower first"),
         (["--steps", "much"], "--steps much: write two numbers"),
         (["--validation", "1"], "--validation 1: give a share between 0 and 1"),

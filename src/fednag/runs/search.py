@@ -18,6 +18,7 @@ import torch
 from fednag.algorithms.local import OPTIONS
 from fednag.core.algorithm import Algorithm, News, Slopes, local_round, server_round
 from fednag.core.vectors import Vector
+from fednag.errors import FednagError
 
 ETA = 3  # one trial in so many goes on, for so many times as long
 FULL = 3  # rungs: the last one is as long as a run
@@ -47,6 +48,38 @@ class Region:
         u, *rest = ((0.5 + number / _ROOT**power) % 1 for power in (1, 2, 3))
         step = self.low * (self.high / self.low) ** u
         return step, tuple(self.momenta[int(v * len(self.momenta))] for v in rest)
+
+
+@dataclass(frozen=True)
+class Span:
+    """The values of a number in a space of one's own, ``FIELD=LOW:HIGH`` or ``FIELD=LOW:HIGH:log``.
+
+    >>> from fednag.runs.search import Span
+    >>> Span.read("lr=0.001:1:log")
+    ('lr', Span(low=0.001, high=1.0, log=True))
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    @classmethod
+    def read(cls, text: str) -> tuple[str, Span]:
+        name, _, values = text.partition("=")
+        low, _, rest = values.partition(":")
+        high, colon, scale = rest.partition(":")
+        try:
+            found = cls(float(low), float(high), scale == "log")
+        except ValueError:
+            found = cls(0.0, 0.0)
+        sound = -inf < found.low < found.high < inf and (found.low > 0 or not found.log)
+        if not name or not sound or (colon and scale != "log"):
+            raise FednagError(
+                "--space",
+                remedy="write e.g. mu=0:1, or lr=0.001:1:log, the lower first",
+                given=text,
+            )
+        return name, found
 
 
 @dataclass(frozen=True)
