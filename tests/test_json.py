@@ -89,6 +89,8 @@ CASES: dict[str, Case] = {
     "flower init": (("app", "--silos", "2"), {"folder", "files"}),
     "flower up": (("--silos", "2", "--set", "rounds=2"), RANKED - {"failed", "differences"}),
     "flower keys": (("secrets", "--host", "localhost", "--silo", "silo-0"), {"files"}),
+    "flower digest": (("tiny.toml",), {"app", "digest"}),
+    "flower silo": (("--agreed", "a" * 64), {"agreed"}),
     "data list": ((), {"folder", "data"}),
     "data get": (("mnist",), {"name", "folder"}),
     "data check": (("mnist",), {"mnist/train.gz"}),
@@ -145,6 +147,8 @@ NEEDS = {
     "flower init": "flwr",
     "flower up": "flwr",
     "flower keys": "flwr",
+    "flower digest": "flwr",
+    "flower silo": "flwr",
     "ledger key": "cryptography",
     "privacy plan": "dp_accounting",
     "export tensorboard": "tensorboard",
@@ -167,6 +171,8 @@ def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fednag.devices.transfers.Listener.serve", lambda self, once: None)
     if path == "flower up":
         monkeypatch.setattr("fednag.flower.local.federation", in_process)
+    if path == "flower silo":  # it goes on until it is stopped
+        monkeypatch.setattr("fednag.flower.agreed.run_supernode", lambda agreed, arguments: None)
 
 
 @contextmanager
@@ -274,6 +280,8 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "flower init": (("app", "--silos", "0"), "split.workers"),
     "flower up": (("--set", "algorithm.name=csgd"), "csgd is centralised"),
     "flower keys": (("secrets",), "say what to make"),
+    "flower digest": (("none",), "none: cannot be read"),
+    "flower silo": (("--agreed", "5f"), "--agreed 5f: is no SHA-256"),
     "data list": (("--jsn",), "No such option"),
     "data get": (("mnits",), "use 'mnist'"),
     "data check": (("mnits",), "use 'mnist'"),
