@@ -80,6 +80,10 @@ CASES: dict[str, Case] = {
         ("tiny.toml", "--target", "0.1", "--algorithms", "fednag", "--uplinks", "none,sign"),
         {"target", "fleet", "advice", "rows", "runs", "notes", "files"},
     ),
+    "tune": (
+        ("tiny.toml", "--methods", "fednag,fedavg", "--budget", "3"),
+        {"measure", "space", "rungs", "sentences", "left_out", "methods", "runs", "notes", "files"},
+    ),
     "resume": (("made",), RANKED),
     "watch": (("made",), {"runs", "failed"}),
     "show": (("made", "--target", "0.2"), {"rows", "differences", "target", "notes", "failed"}),
@@ -265,6 +269,7 @@ def test_progress_goes_beside_the_document(path: str, fednag: Caller) -> None:
 # Every command: something that is wrong with its input, and a part of what is said.
 WRONG: dict[str, tuple[Sequence[str], str]] = {
     "frontier": (("tiny.toml", "--target", "0.9", "--uplinks", "sing"), "did you mean sign?"),
+    "tune": (("tiny.toml", "--methods", "fednag", "--budget", "1"), "--budget 1: give 3 trials"),
     "decide": (("tiny.toml", "--algorithms", "fednag"), "name two methods at least"),
     "privacy plan": (("--epsilon", "0", "--delta", "1e-5", "--workers", "9"), "--epsilon"),
     "privacy spent": (("none",), "none: no such folder"),
