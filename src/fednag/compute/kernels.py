@@ -17,7 +17,10 @@ from fednag.compute.fourier import Fourier, fourier
 aten = torch.ops.aten
 
 NARROW = 16  # columns: matrix products are cut into panels about this wide
-HEAVY = 3  # times more weights than pixels: turning the weights' layout takes as long as convolving
+HEAVY = (
+    3  # times more weights than pixels: turning the weights' layout takes as long as convolving,
+)
+LARGE = 1 << 19  # if they are too many for the processor's nearest caches
 
 
 def convolution(
@@ -151,7 +154,7 @@ def _is_plain(x: Tensor, groups: int, transposed: bool) -> bool:
 
 
 def _layout(x: Tensor, weight: Tensor) -> torch.memory_format:
-    heavy = weight.numel() > HEAVY * x.numel()
+    heavy = weight.numel() > max(HEAVY * x.numel(), LARGE)
     return torch.contiguous_format if heavy else torch.channels_last
 
 
