@@ -28,6 +28,7 @@ class Buffered(Controller):
     need: Annotated[int, Ge(1)]
 
     needs_clock = True
+    waits = False
 
     def next(
         self,
