@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch import Tensor, nn
 
+import fednag
 from fednag import Algorithm, FedAvg, FedNAG, Vectors, theory
 from fednag.aggregators import Mean
 from fednag.algorithms import ALGORITHMS
@@ -376,7 +377,7 @@ class Fixed(Algorithm):
         return Vectors(w=local.w - 0.1 * grad(local.w))
 
 
-def test_what_it_cannot_decide(blobs: Dataset) -> None:
+def test_what_it_cannot_decide(blobs: Dataset, tmp_path: Path) -> None:
     def scheme(algorithm: str = "fednag", **numbers: Any) -> Scheme:
         table = {"kind": "adaptive-tau", "budget": 1e6, **numbers}
         return scheme_of(parse({"algorithm": {"name": algorithm}, "controller": table}), FedNAG())
@@ -387,4 +388,12 @@ def test_what_it_cannot_decide(blobs: Dataset) -> None:
     with refused("controller.budget"):
         scheme(budget=0.0)
     with refused("controller.kind", "has no lr"):
-        states(blobs, Scheme(Fixed(), AdaptiveTau(budget=1e6)))
+        AdaptiveTau(budget=1e6).check(Fixed(), plan_of(blobs, Scheme(Fixed())).setting)
+    with refused("controller.unit", "not known beforehand"):
+        fednag.run(
+            uplink=["quantise", "entropy"],
+            model="logistic",
+            controller={"kind": "adaptive-tau", "budget": 1e6},
+            out=tmp_path,
+        )
+    assert not list(tmp_path.iterdir())  # no run was begun
