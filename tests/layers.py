@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("results",),
     ("arguments",),
     ("api",),
-    ("planning", "frontier", "decide", "paper"),
+    ("planning", "frontier", "decide", "whatif", "paper"),
     ("cli",),
     ("__main__", "__init__"),
 )

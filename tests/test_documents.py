@@ -352,6 +352,7 @@ GIVEN_BY = {
     "fednag.planning": {"Advice": "plan", "Point": "plan"},
     "fednag.frontier": {"Candidate": "candidates", "Frontier": "frontier"},
     "fednag.decide": {"Decision": "decide", "Pair": "decide"},
+    "fednag.whatif": {"Effect": "what_if", "WhatIf": "what_if"},
 }
 
 
@@ -364,6 +365,7 @@ GIVEN_BY = {
         "fednag.planning",
         "fednag.frontier",
         "fednag.decide",
+        "fednag.whatif",
     ],
 )
 def test_all_that_is_public_has_an_example(home: str) -> None:

@@ -84,6 +84,8 @@ class Training(Section):
     batch: CountOrZero = 64
     participants: Count | None = None
     fraction: float | None = Field(None, gt=0, le=1)
+    # Workers who take part in nothing; the others keep their data and draws.
+    without: tuple[Annotated[int, Field(ge=0, le=MANY)], ...] | None = Field(None, strict=False)
 
 
 class Evaluation(Section):
@@ -108,6 +110,7 @@ class Stop(Section):
 class Checkpoint(Section):
     rounds: CountOrZero = 0
     seconds: float = Field(30.0, ge=0)
+    keep: bool = False  # the last ones of a run that is over, so that others can go on from there
 
 
 class Engine(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, ClassVar
 
@@ -47,6 +47,7 @@ class Setting:
     cohort: int  # workers of a round
     sizes: Indexes  # samples of each worker
     deadline: float = inf  # seconds
+    without: tuple[int, ...] = ()  # workers who take part in nothing
 
 
 class Controller:
@@ -121,6 +122,17 @@ class Schedule:
     def at(self, first: float, done: float) -> float:
         """Its value when the share ``done`` of all iterations is done; ``first`` is the file's."""
         raise NotImplementedError
+
+
+def without(order: Order, absent: tuple[int, ...]) -> Order:
+    """The order for all but these workers; what it says of the others stays."""
+    if not absent:
+        return order
+    here = ~np.isin(order.cohort, absent)
+    steps = np.asarray(order.steps)
+    return replace(
+        order, cohort=order.cohort[here], steps=steps[here].tolist() if steps.ndim else order.steps
+    )
 
 
 def steps_of(order: Order, most: int) -> Indexes:

@@ -17,7 +17,7 @@ import torch
 from fednag.core.aggregator import Aggregator, Total
 from fednag.core.algorithm import BUFFERS, Algorithm, News, lengths, server_round
 from fednag.core.attack import Attack
-from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of
+from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of, without
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined, screened
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
 from fednag.core.ledger import round_entry, upload_entries
@@ -108,6 +108,7 @@ class Loop:
             order, draft.control = scheme.controller.next(
                 draft.control, draft.news, free, stage, setting
             )
+            order = without(order, setting.without)
             if order.need is not None and not (len(stages) == 1 and stage.rounds_alike):
                 raise FednagError(
                     "controller.kind",
@@ -231,7 +232,7 @@ class Loop:
         ]
         draft.news = News(
             # Who came, and with how much data, is no news where a result must not depend on it.
-            share=self._expected if aggregator.always else answers.size / self.executor.held,
+            share=self._expected if aggregator.always else answers.size / self._held,
             steps=float(np.mean(done)) if done else 0.0,
             staleness=tuple(np.repeat([part.staleness for part in taken], counts).tolist()),
             seconds=draft.now,
@@ -247,6 +248,11 @@ class Loop:
         held = mean if BUFFERS in mean else server
         draft.server = updated.but(**{BUFFERS: held[BUFFERS]}) if BUFFERS in held else updated
         return True
+
+    @property
+    def _held(self) -> int:
+        """Samples of all who take part."""
+        return self.executor.held - int(self.setting.sizes[list(self.setting.without)].sum())
 
     @property
     def _expected(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -165,6 +165,7 @@ class Builder:
             chunk=choice.chunk,
             threads=choice.threads,
             ledger=experiment.ledger.kind == "chain",
+            without=absent(training.without or (), scheme, workers),
         )
         if experiment.privacy.delta is not None:
             plan = private(experiment, plan)
@@ -269,6 +270,31 @@ class Builder:
             self._made[key] = make()
         made: T = self._made[key]
         return made
+
+
+def absent(named: Sequence[int], scheme: Scheme, workers: int) -> tuple[int, ...]:
+    """The workers who take part in nothing; raises FednagError for what cannot be."""
+    missing = tuple(sorted(set(named)))
+    field = "training.without"
+    if not missing:
+        return ()
+    if scheme.algorithm.pooled:
+        raise FednagError(field, "a centralised method has no workers", "use another method")
+    if missing[-1] >= workers:
+        raise FednagError(
+            field,
+            f"there is no worker {missing[-1]}",
+            f"they are numbered from 0 to {workers - 1}",
+        )
+    if len(missing) == workers:
+        raise FednagError(field, "nobody would be left to train", "name fewer workers")
+    if scheme.aggregator.always:
+        raise FednagError(
+            field,
+            f"{type(scheme.aggregator).__name__} divides by the workers a round is meant to have",
+            "use another aggregator",
+        )
+    return missing
 
 
 def attacked(

@@ -77,6 +77,7 @@ class Plan:
     chunk: int = 1
     threads: int = 1
     deadline: float = inf  # seconds
+    without: tuple[int, ...] = ()  # workers who take part in nothing
     ledger: bool = False  # whether rounds have entries for one
     clock: Callable[[Executor], Executor] | None = None
     """Puts an executor on a clock; without one, everyone answers at once."""
@@ -93,7 +94,9 @@ class Plan:
         """What is the same in all rounds, for the controller."""
         sizes = np.array([len(owned) for owned in self.owned], dtype=np.int64)
         cohort = min(self.per_round or len(sizes), len(sizes))
-        return Setting(self.seed, self.tau, self.iterations, cohort, sizes, self.deadline)
+        return Setting(
+            self.seed, self.tau, self.iterations, cohort, sizes, self.deadline, self.without
+        )
 
     @property
     def rounds(self) -> int:
