@@ -55,7 +55,7 @@ def test_noise_on_real_machines_cannot_be_drawn_again(parts: Any, tmp_path: Path
     ]
     assert [record.epsilon for record in twin.records] == [r.epsilon for r in run.records]
     assert run.folder is not None
-    assert json.loads((run.folder / "releases.json").read_text()) == {"rounds": 3}
+    assert json.loads((run.folder / "releases.json").read_text())["rounds"] == 3
     assert twin.folder is not None
     assert not (twin.folder / "releases.json").exists()
 
@@ -103,7 +103,7 @@ def test_a_round_that_is_replayed_is_counted_twice(tmp_path: Path) -> None:
     expected = [cost.epsilon(number, 1e-5) for number in (0, 1, 4, 5)]
     assert [record.epsilon for record in done.records] == expected
     assert done.folder is not None
-    assert json.loads((done.folder / "releases.json").read_text()) == {"rounds": 5}
+    assert json.loads((done.folder / "releases.json").read_text())["rounds"] == 5
 
 
 def test_replayed_rounds_may_leave_nothing_to_spend(tmp_path: Path) -> None:

@@ -403,7 +403,7 @@ def test_targets_of_any_measure() -> None:
     assert Target("mae", 0.5).better == "lower"
     assert Target("loss", 0.5).better == "lower"
     assert [str(Target(m, 0.5)) for m in ("accuracy", "f1", "test_loss")] == [
-        "50 %",
+        "50%",
         "f1 0.5",
         "test loss 0.5",
     ]

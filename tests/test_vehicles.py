@@ -108,6 +108,17 @@ def test_traces_are_read(tmp_path: Path, text: str, pack: bool) -> None:
     assert read_trace(again).digest == trace.digest
 
 
+@pytest.mark.parametrize("speed", [0, 50, 400])
+def test_what_comes_in_again_is_written_and_read(tmp_path: Path, speed: float) -> None:
+    """At the moment it leaves one end of the road, a vehicle comes in at the other."""
+    for trace in (highway(5, speed, length=300), grid_city(5, speed)):
+        path = tmp_path / "trace.csv"
+        write_trace(path, trace)
+        again = read_trace(path)
+        assert again.digest == trace.digest
+        assert [len(ways) for ways in again.ways.values()] == list(map(len, trace.ways.values()))
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -139,7 +150,7 @@ def test_bad_traces_are_named(tmp_path: Path, text: str, says: str) -> None:
 
 
 def test_who_has_gone_is_not_on_the_road_in_between() -> None:
-    trace = trace_of([(t, "a", 10.0 * t, 0.0) for t in (0.0, 1.0, 2.0, 50.0, 51.0)])
+    trace = trace_of([(t, "a", 10.0 * t, 0.0, "") for t in (0.0, 1.0, 2.0, 50.0, 51.0)])
     assert trace.at("a", 1.5) == (15.0, 0.0)
     assert trace.at("a", 20.0) is None
     assert trace.at("a", 50.5) == (505.0, 0.0)

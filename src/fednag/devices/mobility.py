@@ -22,6 +22,7 @@ from fednag.core.files import os_errors, write_atomically
 from fednag.errors import FednagError, within
 
 COLUMNS = ("time", "id", "x", "y")
+WAY = "way"  # a fifth column: a vehicle that left, and came in elsewhere, is on its next way
 # Other names of the columns: those of SUMO's own converter to CSV.
 ALIASES = {
     "timestep_time": "time",
@@ -36,7 +37,8 @@ KMH = 1 / 3.6  # metres a second
 Points = NDArray[np.float64]
 """Rows of time, x and y, in seconds and metres."""
 
-Row = tuple[float, str, float, float]
+Row = tuple[float, str, float, float, str]
+"""Time, vehicle, x, y, and the name of its way: empty where gaps in time are to show it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,17 +85,23 @@ class Trace:
 
 
 def trace_of(rows: Iterable[Row], source: str = "") -> Trace:
-    """A trace from (time, id, x, y), each vehicle's in the order of time; time begins at 0."""
+    """A trace from its rows, each vehicle's in the order of time; time begins at 0."""
     listed: dict[str, list[tuple[float, float, float]]] = {}
-    for moment, vehicle, x, y in rows:
+    last_way: dict[str, str] = {}
+    begins: dict[str, list[int]] = {}  # places of a vehicle's points at which a way begins
+    for moment, vehicle, x, y, way in rows:
         own = listed.setdefault(vehicle, [])
-        if own and moment <= own[-1][0]:
+        changed = last_way.setdefault(vehicle, way) != way
+        if own and (moment < own[-1][0] if changed else moment <= own[-1][0]):
             raise FednagError(
                 f"vehicle {vehicle}",
                 f"is at time {moment:g} after {own[-1][0]:g}",
                 "sort its lines by time, one for each moment",
                 source=source,
             )
+        if changed:
+            begins.setdefault(vehicle, []).append(len(own))
+            last_way[vehicle] = way
         own.append((moment, x, y))
     if not listed:
         raise FednagError("", "has no vehicles", "give a trace of some", source=source)
@@ -105,14 +113,19 @@ def trace_of(rows: Iterable[Row], source: str = "") -> Trace:
     for vehicle, own in listed.items():
         points = np.array(own)
         points[:, 0] -= first
+        if last_way[vehicle]:
+            ways[vehicle] = tuple(np.split(points, begins.get(vehicle, [])))
+            continue
         step = float(np.median(np.diff(points[:, 0]))) if len(own) > 1 else 0.0
         gone = np.flatnonzero(np.diff(points[:, 0]) > max(GAP, 3 * step)) + 1
         ways[vehicle] = tuple(np.split(points, gone))
-    return Trace(source, ways, last - first)
+    return Trace(source, ways, float(last - first))
 
 
 def read_trace(path: Path) -> Trace:
     """A trace from SUMO's FCD output (XML) or a CSV of time, id, x, y; either may be gzipped.
+
+    A CSV may have a column ``way``: between two ways of a vehicle there is no road.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -163,7 +176,7 @@ def _fcd(data: bytes) -> Iterator[Row]:
                     raise FednagError("vehicle: id", "is missing", "give SUMO's --fcd-output")
                 where = f"vehicle {name}"
                 x = _number(element.get("x"), f"{where}: x")
-                yield moment, name, x, _number(element.get("y"), f"{where}: y")
+                yield moment, name, x, _number(element.get("y"), f"{where}: y"), ""
             elif element.tag == "timestep":
                 element.clear()
     except ElementTree.ParseError as error:
@@ -181,6 +194,7 @@ def _csv(data: bytes) -> Iterator[Row]:
             near = nearest(wanted, [n for n in names if n not in COLUMNS])
             raise FednagError("line 1", f"no column {wanted}{near}", "write time,id,x,y")
     places = [names.index(wanted) for wanted in COLUMNS]
+    way = names.index(WAY) if WAY in names else None
     lines = csv.reader(text, delimiter=mark, strict=True)
     try:
         for cells in lines:
@@ -197,6 +211,7 @@ def _csv(data: bytes) -> Iterator[Row]:
                 name,
                 _number(x, f"{line}: x"),
                 _number(y, f"{line}: y"),
+                "" if way is None else cells[way].strip(),
             )
     except csv.Error as error:
         raise FednagError(f"line {lines.line_num + 1}", f"is not CSV ({error})") from error
@@ -213,16 +228,26 @@ def _number(text: str | None, field: str) -> float:
 
 
 def write_trace(path: Path, trace: Trace) -> None:
-    """The trace as a CSV file that ``read_trace`` reads."""
+    """The trace as a CSV file that ``read_trace`` reads.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from fednag.devices.mobility import highway, read_trace, write_trace
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "trace.csv")
+    ...     write_trace(path, highway(vehicles=3, speed=50))
+    ...     read_trace(path).digest == highway(vehicles=3, speed=50).digest
+    True
+    """
     rows: list[Row] = [
-        (moment, vehicle, x, y)
+        (moment, vehicle, x, y, str(number))
         for vehicle, pieces in trace.ways.items()
-        for piece in pieces
+        for number, piece in enumerate(pieces, 1)
         for moment, x, y in piece.tolist()
     ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow([*COLUMNS, WAY])
     rows.sort(key=lambda row: row[0])
     writer.writerows(rows)
     with os_errors(path, "cannot be written"):
@@ -264,7 +289,7 @@ def highway(
                 pieces.append(np.stack([np.array([now, end]), length - x if back else x, y], 1))
             now, place = end, 0.0
         ways[f"v{number}"] = tuple(pieces)
-    return Trace("a highway made up here", ways, seconds)
+    return Trace("a highway made up here", ways, float(seconds))
 
 
 def grid_city(
@@ -313,7 +338,7 @@ def grid_city(
                 points.append((now, *((here + part * (there - here)) * block).tolist()))
                 here = there
         ways[f"v{number}"] = (np.array(points),)
-    return Trace("a city made up here", ways, seconds)
+    return Trace("a city made up here", ways, float(seconds))
 
 
 def _inside(place: NDArray[np.int64], blocks: int) -> bool:
