@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import ValidationError
 
-from fednag.aggregators import AGGREGATORS, CentredClipping, Mean, Secure
+from fednag.aggregators import AGGREGATORS, CentredClipping, Mean, Secure, Staleness
 from fednag.attacks import ATTACKS
 from fednag.config.messages import nearest
 from fednag.config.own import build_part, checker
@@ -84,13 +84,25 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
     (controller,), (aggregator,) = made["controller"], made["aggregator"]
     if algorithm.aggregator is not None and type(aggregator) is Mean:
         aggregator = algorithm.aggregator
+    if isinstance(aggregator, Staleness) and not controller.keeps_late:
+        raise FednagError(
+            "aggregator.kind",
+            f"staleness is of late answers, and {experiment.controller['kind']} uses none",
+            "use another, or controller.kind = 'buffered'",
+        )
     if controller.needs_clock and experiment.clock.fleet is None:
         raise FednagError(
             "controller.kind",
             f"{experiment.controller['kind']} goes by who answers first, and there is no clock",
             "name a fleet, e.g. clock.fleet = 'paper-edge'",
         )
-    if controller.needs_clock and not algorithm.rounds_alike:
+    if controller.needs_deadline and experiment.clock.deadline is None:
+        raise FednagError(
+            "clock.deadline",
+            f"is missing, and {experiment.controller['kind']} ends its rounds by it",
+            "give seconds",
+        )
+    if controller.keeps_late and not algorithm.rounds_alike:
         raise FednagError(
             "controller.kind",
             f"{experiment.controller['kind']} does not wait for all workers, and "

@@ -1,6 +1,6 @@
 """Every controller and schedule shipped, by the name used in ``[controller]``, ``[[schedule]]``."""
 
-from fednag.controllers.buffered import Buffered
+from fednag.controllers.buffered import Buffered, OverSelection, SemiSynchronous
 from fednag.controllers.constant import Constant, Poisson, StepsByWorker
 from fednag.controllers.schedules import Cosine, Inverse, Rising, Steps
 from fednag.controllers.trust import Trust
@@ -11,6 +11,8 @@ CONTROLLERS: dict[str, type[Controller]] = {
     "poisson": Poisson,
     "steps-by-worker": StepsByWorker,
     "buffered": Buffered,
+    "semi-synchronous": SemiSynchronous,
+    "over-selection": OverSelection,
     "trust": Trust,
 }
 SCHEDULES: dict[str, type[Schedule]] = {
@@ -27,8 +29,10 @@ __all__ = [
     "Constant",
     "Cosine",
     "Inverse",
+    "OverSelection",
     "Poisson",
     "Rising",
+    "SemiSynchronous",
     "Steps",
     "StepsByWorker",
     "Trust",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -32,9 +32,17 @@ class Order:
     numbers: Mapping[str, float] = field(default_factory=dict)
     """The algorithm's numbers that differ in this round, such as ``lr``."""
     need: int | None = None
-    """Answers that end the exchange; the others stay in flight. None: all."""
+    """Answers that end the exchange. None: all."""
     seconds: float = inf
-    """How long the server waits; who is later is left out."""
+    """How long the server waits for them."""
+    late: Literal["counts", "lost"] | None = None
+    """Whether who is later stays in flight, and counts in the round it comes in, or is left out.
+    None: it counts where an order has a need."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether who is late stays in flight."""
+        return self.late == "counts" or (self.late is None and self.need is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +74,10 @@ class Controller:
     """Stages that go ahead of the method's own, e.g. to ask for losses."""
     needs_clock: ClassVar[bool] = False
     """It depends on who answers first, so the run needs a clock."""
+    needs_deadline: ClassVar[bool] = False
+    """That clock must have a deadline."""
+    keeps_late: ClassVar[bool] = False
+    """Late answers count in later rounds, so that answers of all rounds must mean the same."""
     reads: ClassVar[tuple[str, ...]] = ()
     """Vectors made by those stages that are sent to workers beside the method's own."""
     sampling: ClassVar[str | None] = None

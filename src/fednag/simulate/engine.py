@@ -252,6 +252,11 @@ class Engine(Executor):
             finite &= self._finite(group, up)
         if self._secure:
             finite &= self._secure.takes(up).cpu().numpy()
+        if asked.base is not None:
+            base = asked.base
+            up = up.map_named(
+                lambda name, rows: rows + (sent[name] - base[name]) if name in sent else rows
+            )
         if type(stage).settle is not Algorithm.settle:
             arrived = up.without(BUFFERS)
             if asked.as_differences:
@@ -289,7 +294,10 @@ class Engine(Executor):
         weights = [aggregator.weight(size, asked.staleness) for size in held]
         if self._secure:
             weights = [self._secure.share(weight, asked.weight) for weight in weights]
+        discount = aggregator.discount(asked.staleness)
         kept = up.map(lambda rows: _rows(rows, finite))
+        if discount != 1.0:
+            kept = kept.map(lambda rows: discount * rows)
         return aggregator.gather(
             kept,
             torch.tensor(weights, dtype=self._wide).to(self.problem.device),
