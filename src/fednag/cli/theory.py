@@ -311,6 +311,8 @@ def _observe(path: Path, fields: dict[str, Any], out: Path) -> Observed:
             "use linear or logistic",
             source=path,
         )
+    if experiment.tier:
+        raise FednagError("tier", "in the theory there are no edges", "leave it out", source=path)
     left_out = "without" if training.without else "participants"
     if training.without or training.participants or training.fraction not in (None, 1.0):
         raise FednagError(

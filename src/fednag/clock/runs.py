@@ -77,6 +77,10 @@ def timed_run(view: RunView, flops: float | None = None) -> TimedRun:
     named = known or is_own(name)
     tables = raw if named else {**raw, "algorithm": {"name": CUSTOM}}
     experiment = parse(tables, str(folder.path), code=False)
+    if experiment.tier:
+        raise FednagError(
+            "tier", "the time of edges is not known", "leave that run out", source=folder.path
+        )
     assumed: list[str] = []
     try:
         facts = view.info.get("work")

@@ -88,6 +88,17 @@ class Training(Section):
     without: tuple[Annotated[int, Field(ge=0, le=MANY)], ...] | None = Field(None, strict=False)
 
 
+Group = Annotated[tuple[Annotated[int, Field(ge=0, le=MANY)], ...], Field(strict=False)]
+
+
+class Tier(Section):
+    """Edges between the workers and the server; ``training.tau`` is the workers'."""
+
+    # How many edges, or the workers of each; equal numbers of consecutive workers, if a number.
+    groups: Count | Annotated[tuple[Group, ...], Field(strict=False)] = 2
+    pi: Count = 1  # rounds of an edge between two of the server
+
+
 class Evaluation(Section):
     every: Count = 1
     samples: CountOrZero = 0

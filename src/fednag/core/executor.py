@@ -129,6 +129,8 @@ class Executor:
     """Samples of all workers."""
     keys: Mapping[int, str] = MappingProxyType({})
     """The public keys of workers who sign what they send."""
+    between: tuple[str, ...] = ()
+    """Vectors that are sent beside a stage's own, to those between server and workers."""
     counts_downloads: bool = False
     """Its answers say how many bytes went down; otherwise everyone reached is sent all of it."""
 

@@ -178,7 +178,8 @@ class Loop:
         """What workers receive, and what travels instead if the downlink has transforms."""
         scheme, server = self.scheme, draft.server
         own = place >= len(scheme.controller.before)
-        names = dict.fromkeys((*scheme.stages[place].down, *(scheme.controller.reads * own)))
+        down = (*scheme.stages[place].down, *self.executor.between)
+        names = dict.fromkeys((*down, *(scheme.controller.reads * own)))
         if BUFFERS in server:
             names[BUFFERS] = None
         sent = server.pick(list(names))

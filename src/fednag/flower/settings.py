@@ -153,6 +153,8 @@ class Deployment:
                 )
         if experiment.attack:
             raise FednagError("attack", "it is for the simulator, and silos train", "leave it out")
+        if experiment.tier:
+            raise FednagError("tier", "silos answer the server itself", "leave it out")
         if experiment.training.without:
             raise FednagError(
                 "training.without",

@@ -90,7 +90,7 @@ class Engine(Executor):
         self._attackers = attackers or {}
         self.first_memory = first_memory(scheme.algorithm, problem)
         # The mean over many workers keeps more digits than the vectors themselves.
-        self._wide = torch.float32 if problem.device.type == "mps" else torch.float64
+        self.wide = torch.float32 if problem.device.type == "mps" else torch.float64
         self._steps = [RecordedStep(stage, problem) for stage in scheme.stages]
         # Random draws are keyed by worker, and there is one generator for all threads.
         self._pool = ThreadPool(1 if problem.gradients.plain else threads)
@@ -300,7 +300,7 @@ class Engine(Executor):
             kept = kept.map(lambda rows: discount * rows)
         return aggregator.gather(
             kept,
-            torch.tensor(weights, dtype=self._wide).to(self.problem.device),
+            torch.tensor(weights, dtype=self.wide).to(self.problem.device),
             asked.workers[finite].tolist(),
         )
 
@@ -463,7 +463,7 @@ class Engine(Executor):
             w = stacked(w, len(group)).contiguous()
             if whole and len(set(sizes.tolist())) > 1:
                 return self._one_by_one(group, carried, w)
-            total = torch.zeros((), device=self.problem.device, dtype=self._wide)
+            total = torch.zeros((), device=self.problem.device, dtype=self.wide)
             for first in range(0, int(sizes.max()), width):
                 index = np.empty((len(group), width), dtype=np.int64)
                 weight = np.zeros((len(group), width))
@@ -480,7 +480,7 @@ class Engine(Executor):
                 batch = MiniBatch(
                     self.problem, self._tensor(index), weights, Carried(carried.rows), padded
                 )
-                total = total + batch(w).to(self._wide)
+                total = total + batch(w).to(self.wide)
                 if not moved and first + width >= int(sizes.max()):
                     carried.rows, moved = batch.carried.rows, True
             return total.to(self.problem.dtype)
