@@ -55,6 +55,7 @@ class Data(Section):
     test_share: float | None = Field(None, ge=0, lt=1)
     task: Literal["classification", "regression"] | None = None
     standardise: bool = False
+    validation: float | None = Field(None, gt=0, lt=1)
     alpha: float | None = Field(None, ge=0)
     beta: float | None = Field(None, ge=0)
     workers: int | None = Field(None, ge=1, le=10_000)

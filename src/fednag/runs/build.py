@@ -26,6 +26,7 @@ from fednag.data import partition, tables
 from fednag.data import sets as data
 from fednag.data.dataset import Dataset, is_for_numbers, is_integer
 from fednag.data.partition import Partition
+from fednag.data.validation import cut
 from fednag.devices.executor import on_clock
 from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
@@ -56,6 +57,7 @@ class Parts:
     metrics: dict[str, Metric] = field(default_factory=dict)
     given: dict[str, list[Any]] = field(default_factory=dict)  # of the round, by section
     elsewhere: bool = False  # the data are with others, and a stand-in takes their place here
+    untested: bool = False  # no test samples but those of a validation part are ever here
     several_seeds: bool = False  # whether runs of other seeds stand beside this one
 
 
@@ -79,6 +81,10 @@ class Builder:
             )
         algorithm = algorithm or build_algorithm(experiment.algorithm)
         device = resolve_device(experiment.engine.device)
+        if self.parts.elsewhere and experiment.data.validation is not None:
+            raise FednagError(
+                "data.validation", "is cut by the simulator, and silos cut none", "leave it out"
+            )
         dataset = self.dataset(experiment)
         measured = fitting(
             metrics_of(experiment.evaluation, self.parts.metrics),
@@ -180,7 +186,11 @@ class Builder:
         if self.parts.dataset is not None:
             return self.parts.dataset
         parts = ["data", experiment.data, experiment.seed, experiment.model.loss]
-        return self._once(parts, lambda: load(experiment, self.parts.loss))
+        return self._once(parts, lambda: self._loaded(experiment))
+
+    def _loaded(self, experiment: Experiment) -> Dataset:
+        found = load(experiment, self.parts.loss)
+        return replace(found, held_back=None) if self.parts.untested else found
 
     def problem(self, experiment: Experiment, dataset: Dataset, device: str) -> Problem:
         """The experiment's model and loss on a data set."""
@@ -228,7 +238,9 @@ class Builder:
                 # In the precision that all numbers of files have.
                 if experiment.data.name == "file":
                     x, test_x = dataset.x.float(), dataset.test_x.float()
-                    return given(replace(dataset, x=x, test_x=test_x))
+                    held = dataset.held_back
+                    held = held and (held[0].float(), held[1])
+                    return given(replace(dataset, x=x, test_x=test_x, held_back=held))
                 return given(dataset)
 
         return self._once(["problem", *self._parts(experiment, device)], make)
@@ -339,7 +351,15 @@ def of_integers(given: Callable[..., Problem], dataset: Dataset, standardise: bo
 
 
 def load(experiment: Experiment, loss: str | Loss | None = None) -> Dataset:
-    """The data set a file names; a loss that is given decides whether whole numbers are classes."""
+    """The data set a file names; a loss that is given decides whether whole numbers are classes.
+
+    With a validation part, that is what a run is evaluated on.
+    """
+    share, found = experiment.data.validation, _loaded(experiment, loss)
+    return found if share is None else cut(found, share, experiment.seed)
+
+
+def _loaded(experiment: Experiment, loss: str | Loss | None) -> Dataset:
     section: Data = experiment.data
     loss = loss_given(experiment, loss)
     if section.name == CUSTOM:

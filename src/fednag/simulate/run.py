@@ -140,6 +140,9 @@ class Trainer(Protocol):
     def verify(self, state: State) -> None:
         """Compare the recordings with the user's module a last time."""
 
+    def tested(self, state: State) -> Mapping[str, float | None]:
+        """Measures on the test samples, of a run that was evaluated on a validation part."""
+
 
 class Local:
     """Trains on threads of this machine, with all data at hand."""
@@ -178,6 +181,16 @@ class Local:
         numbers = self.scheme.numbers(state.iteration, self.iterations)
         self.engine.verify(state.server, state.memories, state.starts, numbers)
         self.evaluator.verify(state.server.w, self._buffers(state))
+
+    def tested(self, state: State) -> Mapping[str, float | None]:
+        mine = self.evaluator
+        problem = mine.problem.on_held_back()
+        if problem is None:
+            return {}
+        # One training sample: its loss is known.
+        judge = Evaluator(self.engine, mine.owned, mine.seed, 1, False, mine.metrics, problem)
+        found = judge(state.server.w, self._buffers(state))
+        return {"accuracy": found.accuracy, "test_loss": found.test_loss, **found.metrics}
 
     def _buffers(self, state: State) -> Vector:
         """Those the model is measured with: (k,), or every worker's own, (n, k)."""
@@ -328,7 +341,9 @@ class _Training:
             ended = Ending("patience", at, plan.patience.measure, plan.patience.evaluations)
         elif _reached(state.seconds, plan.stop_seconds):
             ended = Ending("seconds", at, value=plan.stop_seconds)
-        return replace(state, ended=ended)
+        if ended is not None and record is not None and not state.diverged:
+            record = replace(record, tested=self.trainer.tested(state))
+        return replace(state, ended=ended, record=record)
 
     def _level(self, record: Record | None) -> Level | None:
         """The first of the metrics' levels that a record reaches."""
