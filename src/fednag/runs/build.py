@@ -33,17 +33,18 @@ from fednag.errors import FednagError
 from fednag.privacy.promise import accountant_of, sample_accountant
 from fednag.problems import models
 from fednag.problems.losses import Loss
-from fednag.problems.metrics import METRICS, Metric, better_of, fitting
+from fednag.problems.metrics import METRICS, Better, Metric, better_of, fitting
 from fednag.problems.models import Factory, made
 from fednag.problems.problem import Problem
 from fednag.runs.choices import choose
 from fednag.simulate.engine import first_memory, first_state
 from fednag.simulate.private import check_model
-from fednag.simulate.run import Level, Patience, Plan
+from fednag.simulate.run import Level, Patience, Plan, Plateau
 
 T = TypeVar("T")
 
 NAMED = 10  # attackers in a note
+WINDOW = 5  # evaluations, where a plateau is looked for
 WIDE = 5.0  # standard deviations of features above this are worth a word
 
 
@@ -166,7 +167,9 @@ class Builder:
             stop_loss=experiment.stop.loss,
             stop_seconds=experiment.stop.seconds,
             stop_metrics=levels(experiment, dataset, self.parts.elsewhere),
+            stop_bytes=experiment.stop.bytes,
             patience=patience(experiment, dataset, self.parts.elsewhere),
+            plateau=plateau(experiment, dataset, self.parts.elsewhere),
             metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
@@ -426,14 +429,26 @@ def levels(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> tuple[L
 
 
 def patience(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> Patience | None:
-    """What a run watches, and for how long; the test loss, if nothing else is said."""
+    """What a run watches, and for how long."""
     stop: Stop = experiment.stop
     if stop.patience is None:
         return None
-    watched = stop.watch or ("test_loss" if len(dataset.test_x) else "loss")
-    _check_there("stop.watch", watched, dataset, elsewhere)
-    better = better_of(watched, experiment.evaluation.own)
-    return Patience(stop.patience, watched, better, stop.min_change or 0.0)
+    return Patience(stop.patience, *watched(experiment, dataset, elsewhere), stop.min_change or 0.0)
+
+
+def plateau(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> Plateau | None:
+    """What has to get better by how much, from window to window."""
+    stop: Stop = experiment.stop
+    if stop.plateau is None:
+        return None
+    return Plateau(stop.plateau, stop.window or WINDOW, *watched(experiment, dataset, elsewhere))
+
+
+def watched(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> tuple[str, Better]:
+    """What a run watches: the test loss, if nothing else is said; and which values are better."""
+    name = experiment.stop.watch or ("test_loss" if len(dataset.test_x) else "loss")
+    _check_there("stop.watch", name, dataset, elsewhere)
+    return name, better_of(name, experiment.evaluation.own)
 
 
 def _check_there(field: str, measure: str, dataset: Dataset, elsewhere: bool) -> None:
@@ -521,9 +536,9 @@ def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[st
         )
     place = str(Path(fleet.source).absolute()) if fleet.source != fleet.name else fleet.source
     update = section.model_copy(update={"fleet": place, "digest": fleet.digest})
-    clock, notes = on_clock(plan, fleet)
+    clock, pace, notes = on_clock(plan, fleet)
     deadline = inf if section.deadline is None or plan.algorithm.pooled else section.deadline
-    plan = replace(plan, clock=clock, deadline=deadline)
+    plan = replace(plan, clock=clock, pace=pace, deadline=deadline)
     return experiment.model_copy(update={"clock": update}), plan, notes
 
 
