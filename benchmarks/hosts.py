@@ -2,13 +2,20 @@
 
     sudo python benchmarks/hosts.py          every block of the page, in its order, as it is printed
     sudo python benchmarks/hosts.py --cut    and a run in which a host's line is dead for a while
+    sudo python benchmarks/hosts.py --with privacy    or secure, or ledger: see below
 
 Each host has a network stack, an address, a home and an /etc/hosts of its own; a bridge in a
 further namespace is the switch. Nothing outside the namespaces gets an address, and all is taken
 down at the end. Only ``scp`` is not the real one: it copies between the homes. What a reader does
 with his hands (stop a server, pull its plug, read a node id) is done in ``Reader``.
 
-Linux, root, iproute2. Takes about ten minutes; a block that fails ends it, with its output.
+``--with`` types the blocks that set up the server and three silos, and then one run with what its
+name says, in place of the page's runs: ``privacy``, clip and noise at the silos, counted;
+``ledger``, silos that sign what they send, and the ledger verified; ``secure``, updates under
+masks, from silos that know each other's keys, in which the server has no part.
+
+Linux, root, iproute2. Takes about ten minutes, ``--with`` two or three; a block that fails ends it,
+with its output.
 """
 
 from __future__ import annotations
@@ -29,6 +36,7 @@ from pathlib import Path
 from fednag.flower import guardian
 from fednag.flower.processes import Processes
 from fednag.flower.silo_log import read
+from fednag.runs.folder import RunFolder
 
 PAGE = Path(__file__).parents[1] / "docs" / "deployment.md"
 SECTION = "## Three hosts, step by step"
@@ -36,6 +44,30 @@ SWITCH = "fednag-switch"
 HOSTS = {"server": "10.77.0.1", "a": "10.77.0.2", "b": "10.77.0.3", "c": "10.77.0.4"}
 NAMED = {"server": "fl.example.org"}
 PATIENCE = 900.0  # seconds a block may take
+SETTING_UP = ("0", "1", "2", "3", "4", "5", "9")  # steps of the page
+SILOS = ("a", "b", "c")
+RUN = """fednag flower init app --silos 3 --set data.name=silos --set flower.shape=1,8,8 \\
+    --set flower.classes=10 --set flower.bind=silo --set flower.out=$HOME/runs --set rounds=4 {sets}
+flwr run app mine --stream
+"""
+LEDGER_KEY = " ledger-key='$HOME/secrets/ledger'"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a run has beside those of the page."""
+
+    sets: str = ""  # fields of the experiment
+    node: str = ""  # of each silo's node-config
+    after: str = ""  # typed on the server when the run is over
+
+
+PRIVATE = ("uplink.0.kind=clip", "uplink.0.norm=1", "uplink.1.kind=noise", "uplink.1.sigma=2")
+PARTS = {
+    "privacy": Part(" ".join(f"--set {field}" for field in (*PRIVATE, "privacy.delta=1e-5"))),
+    "ledger": Part(node=LEDGER_KEY, after="fednag ledger verify runs/*/*\n"),
+    "secure": Part("--set aggregator.kind=secure", LEDGER_KEY + " known-keys='$HOME/known'"),
+}
 SCP = """#!{python}
 import shutil, sys
 
@@ -143,6 +175,26 @@ class Reader:
             if cut and "split.workers=3" in block.text and not (self.homes / "cut").exists():
                 (self.homes / "cut").touch()
                 self.cut_the_line()
+
+    def run_with(self, page: list[Block], part: Part) -> None:
+        """Set up the server and three silos as the page says, and run with a part in addition."""
+        for block in page:
+            if block.step.split(".")[0] not in SETTING_UP or "flwr run" in block.text:
+                continue
+            if block.stays and "partition-id" in block.text and part.node:
+                self.type(Block(block.hosts, False, "fednag ledger key secrets/ledger\n", "keys"))
+                text = block.text.replace("memory'\"", f"memory'{part.node}\"")
+                block = Block(block.hosts, True, text, block.step)
+            self.type(block)
+        if "known-keys" in part.node:  # the silos exchange keys, and the server has no part in it
+            text = "".join(
+                f"scp {host}:secrets/ledger.pub known/silo-{silo}.pub\n"
+                for silo, host in enumerate(SILOS)
+            )
+            self.type(Block(SILOS, False, f"mkdir -p known\n{text}", "keys"))
+        for text in (RUN.format(sets=part.sets), part.after):
+            if text:
+                self.type(Block(("server",), False, text, "run"))
 
     def type(self, block: Block) -> None:
         for host in block.hosts:
@@ -256,6 +308,12 @@ class Reader:
             silos = len({line["silo"] for line in lines})
             tale = "; ".join(bad) or "every answer was used"
             print(f"{path.parent.name}: {info['status']}, {rounds} rounds, {silos} silos: {tale}")
+            last = RunFolder(path.parent).records()[-1]
+            spent = f", epsilon {last.epsilon:.2f}" if last.epsilon is not None else ""
+            pace = f"{last.seconds / last.round:.1f} s a round"
+            up, down = (nbytes // last.round for nbytes in (last.bytes_up, last.bytes_down))
+            bytes_ = f"{up:,} bytes up, {down:,} down a round"
+            print(f"    accuracy {last.accuracy:.1%}{spent}; {bytes_}; {pace}")
             if info["status"] != "finished":
                 raise SystemExit("a run is not finished")
 
@@ -267,15 +325,20 @@ def say(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--cut", action="store_true", help="also cut a host's line during a run")
+    parser.add_argument("--with", dest="part", choices=PARTS, help="one run with this, see above")
     given = parser.parse_args()
     if os.geteuid() or not Path("/proc/self/ns").is_dir():
         raise SystemExit("network namespaces need Linux and root")
     page, began = blocks(PAGE.read_text(encoding="utf-8")), time.monotonic()
     with network(), Processes() as processes:
         reader = Reader(processes)
-        reader.follow(page, given.cut)
+        if given.part:
+            reader.run_with(page, PARTS[given.part])
+        else:
+            reader.follow(page, given.cut)
         reader.tell()
-    print(f"all {len(page)} blocks of the page work ({time.monotonic() - began:.0f} s)")
+    done = f"a run with {given.part}" if given.part else f"all {len(page)} blocks of the page work"
+    print(f"{done} ({time.monotonic() - began:.0f} s)")
 
 
 if __name__ == "__main__":

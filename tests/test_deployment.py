@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -11,12 +12,14 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
@@ -24,13 +27,15 @@ from safetensors.torch import load_file
 
 from fednag import FednagError, cli
 from fednag.config import parse
+from fednag.flower.agreed import digest_of
 from fednag.flower.certificates import make_authority, make_node_key, make_server
 from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
-from fednag.flower.project import flat, run_config
+from fednag.flower.project import flat, run_config, write_app
 from fednag.flower.settings import read_run_config
 from fednag.flower.signing import is_signed, make_key
 from fednag.flower.silo_log import read
+from fednag.privacy.accounting import Mechanism
 from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
 from fednag.runs.ledger import verify
@@ -133,21 +138,53 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     assert audit(RunFolder(path)).difference is None
 
 
+@pytest.fixture(scope="module")
+def two_silos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Two silos that remember, for several runs."""
+    place = tmp_path_factory.mktemp("silos")
+    memories = [{"memory-folder": str(place / f"memory-{silo}")} for silo in range(2)]
+    with federation(2, node_configs=memories) as running:
+        yield running
+
+
 @pytest.mark.slow
-def test_every_transform_travels_between_real_processes(tmp_path: Path) -> None:
+def test_every_transform_travels_between_real_processes(
+    two_silos: Federation, tmp_path: Path
+) -> None:
     """One federation, a run an uplink: numbers and bytes are those of the simulator."""
     kinds = {part["kind"] for uplink in (*UPLINKS, PARTS["uplink"]) for part in uplink}
     assert {kind for kind, part in TRANSFORMS.items() if part.compresses} <= kinds
-    memories = [{"memory-folder": str(tmp_path / f"memory-{silo}")} for silo in range(2)]
-    with federation(2, node_configs=memories) as running:
-        for place, uplink in enumerate(UPLINKS):
-            said: list[str] = []
-            tau = 5 if uplink[0]["kind"] == "every" else 10  # it needs a second round
-            out = tmp_path / str(place)
-            tables = tables_of(out, "fednag", 2, {"uplink": uplink}, tau)
-            running.submit(tables, said.append)
-            (path,) = [Path(line.split()[1]) for line in said if line.startswith("writing ")]
-            assert_equals_the_simulator(path, tables, out / "simulated")
+    for place, uplink in enumerate(UPLINKS):
+        tau = 5 if uplink[0]["kind"] == "every" else 10  # it needs a second round
+        out = tmp_path / str(place)
+        tables = tables_of(out, "fednag", 2, {"uplink": uplink}, tau)
+        path = two_silos.submit(tables, lambda line: None)
+        assert_equals_the_simulator(path, tables, out / "simulated")
+
+
+@pytest.mark.slow
+def test_noise_of_real_silos_is_there_and_counted(two_silos: Federation, tmp_path: Path) -> None:
+    """Clip and noise at the silos: epsilon is the simulator's, the noise is as long as it says,
+    and it is not the simulator's, which whoever knows the seed can draw again.
+
+    In each of two rounds the mean of two silos moves a weight by noise of deviation sigma / sqrt 2,
+    on both sides, so that the models differ by sqrt 2 sigma. At this lr, updates without the clip
+    would be far longer; noise drawn once for both silos, or for both rounds, as well.
+    """
+    sigma, norm = 2.0, 0.5
+    uplink = [{"kind": "clip", "norm": norm}, {"kind": "noise", "sigma": sigma}]
+    parts = {"uplink": uplink, "aggregator": {"kind": "equal"}, "privacy": {"delta": 1e-5}}
+    tables = tables_of(tmp_path, "fedavg", 2, parts)
+    tables["algorithm"]["lr"] = 20.0
+    path = two_silos.submit(tables, lambda line: None)
+    twin = simulated(read_run_config(flat(tables)), tmp_path / "simulated")
+    assert twin.folder
+    counted = [record.epsilon for record in RunFolder(path).records()]
+    assert counted == [record.epsilon for record in twin.records]
+    assert counted == [Mechanism(sigma / norm).epsilon(number, 1e-5) for number in range(3)]
+    mine, theirs = (load_file(f / "final.safetensors") for f in (path, twin.folder))
+    gaps = torch.cat([(mine[name] - theirs[name]).reshape(-1) for name in mine])
+    assert float(gaps.std()) == pytest.approx(sigma * 2**0.5, rel=0.15)
 
 
 @pytest.mark.slow
@@ -177,6 +214,69 @@ def test_real_silos_add_up_under_masks(tmp_path: Path, monkeypatch: pytest.Monke
     assert last.bytes_up - other.bytes_up == signatures[0]
     assert last.bytes_down - other.bytes_down == signatures[1]
     assert all("Traceback" not in log for log in logs), logs
+
+
+@pytest.mark.slow
+def test_a_silo_runs_the_app_it_agreed_to_and_no_other(tmp_path: Path) -> None:
+    """With one byte changed, which is what holds a line back, it is refused, and the server writes
+    down why."""
+    tables = tables_of(tmp_path, "fednag", 1, {"evaluation": {"every": 1}}, tau=10, join=20.0)
+    app, other, mark = tmp_path / "app", tmp_path / "other" / "app", tmp_path / "it-ran"
+    write_app(app, tables)
+    source = Path("fednag_app") / "client_app.py"
+    with (app / source).open("a") as file:
+        file.write(f"#open({str(mark)!r}, 'w').close()\n")
+    shutil.copytree(app, other)
+    (other / source).write_text((app / source).read_text().replace("#", "\n"))
+    with federation(0) as running:
+        running.start_node(
+            0, program=["fednag", "flower", "silo", "--agreed", digest_of(app), "--"]
+        )
+        with pytest.raises(FednagError, match="0 of 1 silos came") as stopped:
+            running.run(other, lambda line: None)
+        assert f"the app {digest_of(other)} is not one that" in str(stopped.value)
+        assert running.run(app, lambda line: None).is_dir()
+        log = running.processes.log("silo-0").read_text()
+    assert f"is refused: the app {digest_of(other)}" in log
+    assert not mark.exists()
+    away = [line for path in tmp_path.rglob("silos.jsonl") for line in read(path)]
+    assert [line["status"] for line in away if line["phase"] == "hello"] == ["turned away"]
+
+
+STOPPING = """
+import os, signal, sys
+import flwr.supernode.start_client_internal as program
+from flwr.supernode.cli.flower_supernode import flower_supernode
+
+push = program.push_object_contents_from_iterable
+
+def pushed(contents, *given, **named):
+    contents = list(contents)
+    if sum(len(content) for _, content in contents) > 4000:  # an update, not a greeting
+        os.kill(os.getpid(), signal.SIGSTOP)
+    push(contents, *given, **named)
+
+program.push_object_contents_from_iterable = pushed
+flower_supernode()
+"""
+
+
+@pytest.mark.slow
+def test_a_silo_that_is_stopped_in_its_answer_is_named_at_the_deadline(tmp_path: Path) -> None:
+    """SIGSTOP between the header of an update and its objects: the round ends without it."""
+    tables = tables_of(tmp_path, "fednag", 2, {}, tau=10, join=60.0)
+    tables["flower"] |= {"deadline": 15.0, "quorum": 1}
+    with federation(0) as running:
+        running.start_node(0)
+        running.start_node(1, program=[sys.executable, "-c", STOPPING])
+        began = time.monotonic()
+        path = running.submit(tables, lambda line: None)
+        assert time.monotonic() - began < 120
+    records = RunFolder(path).records()
+    assert records[-1].missed == (1,)
+    assert 15 <= records[-1].seconds - records[0].seconds < 30
+    (missed,) = [line for line in read(path / "silos.jsonl") if line["status"] == "missed"]
+    assert (missed["silo"], missed["why"]) == (1, "its answer had begun to come")
 
 
 def _start_strangers(running: Federation, place: Path) -> None:

@@ -352,6 +352,7 @@ GIVEN_BY = {
     "fednag.planning": {"Advice": "plan", "Point": "plan"},
     "fednag.frontier": {"Candidate": "candidates", "Frontier": "frontier"},
     "fednag.decide": {"Decision": "decide", "Pair": "decide"},
+    "fednag.tuning": {"Trial": "tune", "Tuned": "tune", "Tuning": "tune"},
     "fednag.whatif": {"Effect": "what_if", "WhatIf": "what_if"},
 }
 
@@ -365,6 +366,7 @@ GIVEN_BY = {
         "fednag.planning",
         "fednag.frontier",
         "fednag.decide",
+        "fednag.tuning",
         "fednag.whatif",
     ],
 )

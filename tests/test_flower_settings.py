@@ -174,10 +174,11 @@ def test_the_log_forgets_what_is_played_again(tmp_path: Path) -> None:
         file.write('{"round": 4, "si')  # a crash
     again = SiloLog()
     again.open(tmp_path)
+    again.add(status="turned away")
     again.write(3, [entry(0, "train", "missed")])
     again.write(4, [entry(1, "train", "ok")])
     lines = [(line["round"], line["status"]) for line in read(tmp_path / "silos.jsonl")]
-    assert lines == [(1, "ok"), (2, "ok"), (3, "missed"), (4, "ok")]
+    assert lines == [(1, "ok"), (2, "ok"), (0, "turned away"), (3, "missed"), (4, "ok")]
     assert "why" not in json.loads((tmp_path / "silos.jsonl").read_text().splitlines()[0])
 
 

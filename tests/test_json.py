@@ -80,6 +80,10 @@ CASES: dict[str, Case] = {
         ("tiny.toml", "--target", "0.1", "--algorithms", "fednag", "--uplinks", "none,sign"),
         {"target", "fleet", "advice", "rows", "runs", "notes", "files"},
     ),
+    "tune": (
+        ("tiny.toml", "--methods", "fednag,fedavg", "--budget", "3"),
+        {"measure", "space", "rungs", "sentences", "left_out", "methods", "runs", "notes", "files"},
+    ),
     "resume": (("made",), RANKED),
     "watch": (("made",), {"runs", "failed"}),
     "show": (("made", "--target", "0.2"), {"rows", "differences", "target", "notes", "failed"}),
@@ -89,6 +93,8 @@ CASES: dict[str, Case] = {
     "flower init": (("app", "--silos", "2"), {"folder", "files"}),
     "flower up": (("--silos", "2", "--set", "rounds=2"), RANKED - {"failed", "differences"}),
     "flower keys": (("secrets", "--host", "localhost", "--silo", "silo-0"), {"files"}),
+    "flower digest": (("tiny.toml",), {"app", "digest"}),
+    "flower silo": (("--agreed", "a" * 64), {"agreed"}),
     "data list": ((), {"folder", "data"}),
     "data get": (("mnist",), {"name", "folder"}),
     "data check": (("mnist",), {"mnist/train.gz"}),
@@ -149,6 +155,8 @@ NEEDS = {
     "flower init": "flwr",
     "flower up": "flwr",
     "flower keys": "flwr",
+    "flower digest": "flwr",
+    "flower silo": "flwr",
     "ledger key": "cryptography",
     "privacy plan": "dp_accounting",
     "export tensorboard": "tensorboard",
@@ -171,6 +179,8 @@ def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fednag.devices.transfers.Listener.serve", lambda self, once: None)
     if path == "flower up":
         monkeypatch.setattr("fednag.flower.local.federation", in_process)
+    if path == "flower silo":  # it goes on until it is stopped
+        monkeypatch.setattr("fednag.flower.agreed.run_supernode", lambda agreed, arguments: None)
 
 
 @contextmanager
@@ -263,6 +273,7 @@ def test_progress_goes_beside_the_document(path: str, fednag: Caller) -> None:
 # Every command: something that is wrong with its input, and a part of what is said.
 WRONG: dict[str, tuple[Sequence[str], str]] = {
     "frontier": (("tiny.toml", "--target", "0.9", "--uplinks", "sing"), "did you mean sign?"),
+    "tune": (("tiny.toml", "--methods", "fednag", "--budget", "1"), "--budget 1: give 3 trials"),
     "decide": (("tiny.toml", "--algorithms", "fednag"), "name two methods at least"),
     "what-if": (("kept", "--without", "worker:99"), "there is no worker 99"),
     "privacy plan": (("--epsilon", "0", "--delta", "1e-5", "--workers", "9"), "--epsilon"),
@@ -279,6 +290,8 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "flower init": (("app", "--silos", "0"), "split.workers"),
     "flower up": (("--set", "algorithm.name=csgd"), "csgd is centralised"),
     "flower keys": (("secrets",), "say what to make"),
+    "flower digest": (("none",), "none: cannot be read"),
+    "flower silo": (("--agreed", "5f"), "--agreed 5f: is no SHA-256"),
     "data list": (("--jsn",), "No such option"),
     "data get": (("mnits",), "use 'mnist'"),
     "data check": (("mnits",), "use 'mnist'"),

@@ -79,7 +79,10 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "stop.loss": (None, 0.0),
     "stop.metrics": (None, {"f1": 0.9}),
     "stop.seconds": (None, 60.0),
+    "stop.bytes": (None, 10**6),
     "stop.patience": (None, 3),
+    "stop.plateau": (None, 0.01),
+    "stop.window": (None, 3),
     "stop.watch": (None, "loss"),
     "stop.min_change": (None, 0.0),
     "engine.device": ("auto", "cpu"),
@@ -177,6 +180,7 @@ NO_NUMBERS = {
 AFTER_FIRST = {
     *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
+    *("stop.bytes", "stop.plateau", "stop.window"),
     *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule"),
     *("attack", "own"),
     *("privacy.delta", "privacy.epsilon", "privacy.unit", "privacy.norm"),

@@ -22,6 +22,7 @@ from fednag.core.record import Record
 from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.problems.metrics import METRICS, measured
+from fednag.runs import checkpoint
 from fednag.runs.build import Builder, Parts
 from fednag.runs.folder import RunFolder
 from fednag.runs.statistics import ranked
@@ -319,6 +320,56 @@ def test_patience_by_hand(
     many = "evaluation" if stop["patience"] == 1 else "evaluations"
     waited = f"no better test_loss in {stop['patience']} {many}, at iteration {last}"
     assert str(states[-1].ended) == ("finished" if over else waited)
+
+
+@pytest.mark.parametrize(
+    ("stop", "values", "last"),
+    [
+        # Means of two: 9 to 7.5 at 3, 8.5 to 6.9 at 4, 7.5 to 6.85 at 5 (less than a tenth).
+        ({"plateau": 0.1, "window": 2}, [10, 8, 9, 6, 7.8, 5.9, 1, 1], 5),
+        ({"plateau": 0.1, "window": 1}, [9, 8, 7.3, 1, 1], 2),
+        ({"plateau": 0.5, "window": 2}, [9, None, 9, 9, None, 9, 1], 5),
+        ({"plateau": 0.1, "window": 4}, [9] * 6, 5),  # two windows are not full
+        ({"plateau": 0.1, "window": 1}, [-1, -1.05, -9, -9], 1),  # a share of the size
+    ],
+)
+def test_a_plateau_by_hand(
+    stop: dict[str, Any], values: list[float | None], last: int, blobs: Dataset
+) -> None:
+    """Of the test loss; and of the accuracy, where higher is better, upside down."""
+    states = played(blobs, stop, losses(*values))
+    assert states[-1].round == last
+    over = last == len(values) - 1
+    off = f"test_loss has levelled off in {2 * stop['window']} evaluations, at iteration {last}"
+    assert str(states[-1].ended) == ("finished" if over else off)
+    rising = [
+        Measures(1.0, 0.5, 0.5, metrics={"f1": None if value is None else -value})
+        for value in values
+    ]
+    asked: dict[str, Any] = {"evaluation": {"metrics": ["f1"]}}
+    turned = played(blobs, {**stop, "watch": "f1"}, rising, **asked)
+    assert turned[-1].round == last
+
+
+def test_a_plateau_is_the_same_after_resuming(blobs: Dataset, tmp_path: Path) -> None:
+    raw: dict[str, Any] = {
+        "model": {"name": "logistic"},
+        "training": {"tau": 2, "iterations": 200},
+        "engine": {"chunk": 1},
+        "stop": {"plateau": 0.05, "window": 3},
+    }
+    _, plan, _ = Builder(Parts(dataset=blobs)).plan(parse(raw))
+    whole = list(simulate(plan))
+    assert whole[-1].ended is not None
+    assert whole[-1].ended.kind == "plateau"
+    folder = RunFolder(tmp_path)
+    folder.records_file.touch()
+    checkpoint.write(folder, whole[-3], 0, "me", {})
+    saved, _ = checkpoint.newest(folder, plan, "me")
+    assert saved is not None
+    again = list(simulate(plan, saved.state))
+    assert again[-1].ended == whole[-1].ended
+    assert (again[-1].seen, again[-1].dearest) == (whole[-1].seen, whole[-1].dearest)
 
 
 def test_patience_with_what_is_to_grow(blobs: Dataset) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fednag.algorithms import FedNAG
 from fednag.core.algorithm import News
+from fednag.core.gaps import h
 from fednag.core.loop import Scheme
 from fednag.core.vectors import Vectors
 from fednag.data.dataset import Dataset
@@ -23,7 +24,6 @@ from fednag.simulate.run import Plan, simulate
 from fednag.theory.bounds import theorem3
 from fednag.theory.check import Verdict, verdicts
 from fednag.theory.constants import Constants, Measured, largest_eigenvalue, measure, minimise
-from fednag.theory.gaps import h
 from fednag.theory.landscape import Landscape, OnData, Quadratics
 from fednag.theory.trajectory import Trajectory, centralised_gap, watch
 from refusals import refused

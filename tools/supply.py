@@ -38,7 +38,7 @@ INDEX = "https://pypi.org/simple/"
 REST = "# What those bring."
 HEAD = """\
 # What a deployment installs, with the hash of every file. `python tools/supply.py lock` writes it.
-# torch is not here: its files differ from index to index. Install it first, from an index you trust:
+# torch is not here: its files differ from index to index. Install it first:
 #     pip install torch=={torch}
 #     pip install --require-hashes --no-deps -r deploy.lock
 #     pip install --no-deps .

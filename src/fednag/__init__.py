@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from fednag.problems.metrics import Metric
     from fednag.results import Comparison, Run
     from fednag.transforms import TRANSFORMS
+    from fednag.tuning import tune
 
 # Loaded on first use: torch takes seconds to import, and `fednag --help` does not need it.
 _HOMES = {
@@ -78,6 +79,7 @@ _HOMES = {
     "fednag.attacks": ("ATTACKS",),
     "fednag.controllers": ("CONTROLLERS", "SCHEDULES"),
     "fednag.transforms": ("TRANSFORMS",),
+    "fednag.tuning": ("tune",),
     "fednag.algorithms": (
         "ACGD",
         "ADIANA",
@@ -193,6 +195,7 @@ __all__ = [
     "dataset",
     "run",
     "sweep",
+    "tune",
 ]
 
 

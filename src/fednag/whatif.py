@@ -201,6 +201,7 @@ def _alike(plan: Plan, other: Plan, begun: Begun, fields: Collection[str], view:
         return False
     if at_end:
         whole = plan.iterations % plan.tau == 0 and state.round % plan.evaluate_every == 0
+        whole = whole and not begun[0][-1].tested  # test samples are looked at in the end alone
         if not whole or type(plan.scheme.controller) not in WHOLE_ROUNDS:
             return False
     # Before its last round a run of these controllers looks at its length for schedules alone.

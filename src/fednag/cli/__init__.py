@@ -25,6 +25,7 @@ from fednag.cli.reporting import report as report_page
 from fednag.cli.running import report, run_and_report
 from fednag.cli.theory import theory_app
 from fednag.cli.time import time_app
+from fednag.cli.tuning import tune
 from fednag.cli.whatif import what_if
 from fednag.errors import FednagError, printable
 
@@ -193,6 +194,7 @@ def resume_runs(*, runs: Runs, telling: Telling) -> None:
 
 
 app.command(rich_help_panel=TRAIN)(frontier)
+app.command(rich_help_panel=TRAIN)(tune)
 app.command(rich_help_panel=TRAIN)(decide)
 app.command(name="what-if", rich_help_panel=TRAIN)(what_if)
 app.command(rich_help_panel=SEE)(watch)

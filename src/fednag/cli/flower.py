@@ -19,7 +19,8 @@ from fednag.cli.options import Json, Out, Quiet
 from fednag.errors import FednagError, not_installed
 
 flower_app = typer.Typer(
-    no_args_is_help=True, help="Silos on real machines, through Flower: init, up, keys."
+    no_args_is_help=True,
+    help="Silos on real machines, through Flower: init, up, keys, digest, silo.",
 )
 
 DEMO: dict[str, Any] = {
@@ -159,6 +160,44 @@ def keys(
         made += [name, make_node_key(folder / name).name]
     files = [str(folder / name) for name in made]
     answer(json, {"files": files}, *(f"wrote {file}" for file in files))
+
+
+@flower_app.command()
+def digest(
+    app: Annotated[Path, typer.Argument(help="The app's folder, or a bundle (.fab).")],
+    json: Json = False,
+) -> None:
+    """Print the digest of an app, for silos to agree to.
+
+    Example: fednag flower digest my-app
+    """
+    _installed()
+    from fednag.flower.agreed import digest_of
+
+    found = digest_of(app)
+    answer(json, {"app": str(app), "digest": found}, found)
+
+
+@flower_app.command()
+def silo(
+    agreed: Annotated[
+        list[str], typer.Option(help="Digest of an app that may run here (repeatable).")
+    ],
+    options: Annotated[
+        list[str], typer.Argument(help="After `--`: the options of `flower-supernode`.")
+    ] = [],  # noqa: B006
+    json: Json = False,
+) -> None:
+    """Start a SuperNode that runs the apps agreed to and no others.
+
+    Example: fednag flower silo --agreed 5f0c2a -- --superlink fl.example.org:8000
+    """
+    _installed()
+    from fednag.flower import agreed as apps
+
+    digests = apps.checked(agreed)
+    answer(json, {"agreed": agreed}, *(f"agreed to {digest}" for digest in agreed))
+    apps.run_supernode(digests, options)
 
 
 def _tables(

@@ -256,7 +256,7 @@ def replay_runs(
 def _as_trained(run: TimedRun, fleet: Fleet) -> Replay:
     """A run trained on this fleet's clock, with the delays it had."""
     kind = run.experiment.controller["kind"]
-    if kind in CONTROLLERS and not CONTROLLERS[kind].needs_clock:
+    if kind in CONTROLLERS and CONTROLLERS[kind].waits:
         deadline = run.experiment.clock.deadline
         return replay(fleet, run.workload, run.rounds, run.seed, deadline, leave_out=True)
     # Its rounds may not wait for everyone, and its records say when they were over.

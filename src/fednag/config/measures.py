@@ -49,15 +49,18 @@ def check_measures(evaluation: Evaluation, stop: Stop) -> None:
             )
         if name not in (*named, "test_loss"):
             raise _not_measured("stop.metrics", name, ["test_loss", *named])
-    if stop.patience is None:
-        for field in ("watch", "min_change"):
-            if getattr(stop, field) is not None:
-                raise InconsistentError(
-                    f"stop.{field}",
-                    "goes only with stop.patience",
-                    f"set that, e.g. to 10, or leave stop.{field} out",
-                )
-    elif stop.watch is not None and stop.watch not in (*ALWAYS, *named):
+    watches = {"patience": "10", "plateau": "0.01"}
+    for field, needed in {
+        "watch": ("patience", "plateau"), "min_change": ("patience",), "window": ("plateau",),
+    }.items():  # fmt: skip
+        there = [key for key in needed if getattr(stop, key) is not None]
+        if getattr(stop, field) is not None and not there:
+            raise InconsistentError(
+                f"stop.{field}",
+                f"goes only with {' or '.join(f'stop.{key}' for key in needed)}",
+                f"set that, e.g. to {watches[needed[0]]}, or leave stop.{field} out",
+            )
+    if stop.watch is not None and stop.watch not in (*ALWAYS, *named):
         raise _not_measured("stop.watch", stop.watch, [*ALWAYS, *named])
 
 

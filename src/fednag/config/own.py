@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fednag.config.messages import cut, explain, nearest, plain
 from fednag.config.sections import STRICT, is_own
+from fednag.core.controller import Schedule
 from fednag.core.files import write_atomically
 from fednag.errors import FednagError
 from fednag.problems.metrics import Metric
@@ -136,6 +137,8 @@ def load_class(spec: str, base_class: type[T], field: str) -> type[T]:
     """The class that ``spec`` names: a dataclass below ``base_class``."""
     found: Any = load(spec, field)
     kind = base_class.__name__
+    if issubclass(base_class, Schedule) and inspect.isfunction(found):
+        return cast(type[T], base_class.of(found))
     if isinstance(found, base_class):
         name = type(found).__name__
         raise FednagError(field, f"{short(spec)} is an instance", f"name its class, {name}")

@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import ValidationError
 
-from fednag.aggregators import AGGREGATORS, CentredClipping, Mean, Secure, Staleness
+from fednag.aggregators import (
+    AGGREGATORS,
+    CentredClipping,
+    Mean,
+    Median,
+    Secure,
+    Staleness,
+    TrimmedMean,
+)
 from fednag.attacks import ATTACKS
 from fednag.config.messages import nearest
-from fednag.config.own import build_part, checker
+from fednag.config.own import build, build_part, checker
 from fednag.config.sections import CUSTOM, is_own
 from fednag.controllers import CONTROLLERS, SCHEDULES
 from fednag.core.aggregator import Aggregator
-from fednag.core.algorithm import Algorithm, numbers_returned
+from fednag.core.algorithm import Algorithm, News, numbers_returned, server_round
 from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Schedule
 from fednag.core.loop import GradientNoise, Scheme
 from fednag.core.transform import Chain, Transform
+from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.transforms import TRANSFORMS
 
@@ -82,8 +91,7 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
     if algorithm.pooled:  # nothing travels, and there is nobody to choose from
         return Scheme(algorithm, schedules=schedules, gradient=gradient)
     (controller,), (aggregator,) = made["controller"], made["aggregator"]
-    if algorithm.aggregator is not None and type(aggregator) is Mean:
-        aggregator = algorithm.aggregator
+    aggregator = aggregator_of(algorithm, controller, aggregator)
     if isinstance(aggregator, Staleness) and not controller.keeps_late:
         raise FednagError(
             "aggregator.kind",
@@ -93,7 +101,7 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
     if controller.needs_clock and experiment.clock.fleet is None:
         raise FednagError(
             "controller.kind",
-            f"{experiment.controller['kind']} goes by who answers first, and there is no clock",
+            f"{experiment.controller['kind']} goes by a fleet's times, and there is no clock",
             "name a fleet, e.g. clock.fleet = 'paper-edge'",
         )
     if controller.needs_deadline and experiment.clock.deadline is None:
@@ -129,7 +137,7 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
         )
     attacks = tuple(made["attack"])
     for place, attack in enumerate(attacks):
-        if attack.sees and controller.needs_clock:
+        if attack.sees and not controller.waits:
             raise FednagError(
                 f"attack.{place}.kind",
                 f"{experiment.attack[place]['kind']} needs what all honest workers send in a "
@@ -139,6 +147,44 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
     return Scheme(
         algorithm, controller, uplink, downlink, aggregator, schedules, gradient, attacks=attacks
     )
+
+
+def aggregator_of(algorithm: Algorithm, controller: Controller, given: Aggregator) -> Aggregator:
+    """The aggregator of a run: in place of the plain mean, the method's or the controller's own."""
+    own = controller.aggregator
+    if own is None:
+        plain = type(given) is Mean
+        return algorithm.aggregator if plain and algorithm.aggregator is not None else given
+    name = type(controller).__name__
+    if algorithm.aggregator is not None or counts_share(algorithm):
+        raise FednagError(
+            "controller.kind",
+            f"{name} goes with a mean of its own, and {type(algorithm).__name__} needs the one "
+            "weighted by data size, or noises it",
+            "use another method or controller",
+        )
+    if type(given) is Mean:
+        return own
+    if given.weight(1, 0) != given.weight(2, 0) and not isinstance(given, Median | TrimmedMean):
+        raise FednagError(
+            "aggregator.kind",
+            f"{type(given).__name__} counts workers by size, and {name} has drawn them by size "
+            "already",
+            "leave the aggregator out, or use equal, median or trimmed-mean",
+        )
+    return given
+
+
+def counts_share(algorithm: Algorithm) -> bool:
+    """Whether the server adds up what its workers keep: seen by trying its last rule."""
+    w = torch.linspace(0.5, 1, 4, dtype=torch.float64)
+    server, stage = algorithm.init(w), algorithm.stages[-1]
+    mean = Vectors(**{name: torch.ones_like(w) for name in stage.up})
+    try:
+        few, all_ = (server_round(stage, server, mean, News(s, 1.0)) for s in (0.5, 1.0))
+    except Exception:  # a rule of the user's own that cannot be tried out so
+        return False
+    return any(not torch.equal(few[name], all_[name]) for name in all_)
 
 
 def _gradient_noise(experiment: Experiment) -> GradientNoise | None:
@@ -153,7 +199,10 @@ def described(part: object, section: str) -> tuple[dict[str, Any], Any]:
     if isinstance(part, str):
         return {"kind": part}, None
     if isinstance(part, Mapping):
-        return dict(part), None
+        if base is not Schedule or not callable(part.get("kind")):
+            return dict(part), None
+        numbers = {name: number for name, number in part.items() if name != "kind"}
+        part = build(Schedule.of(part["kind"]), numbers, section)
     if isinstance(part, type):
         raise FednagError(section, remedy=f"give an instance, {part.__name__}(), not the class")
     if not isinstance(part, base):
@@ -217,8 +266,18 @@ def check_schedule(schedule: Schedule, algorithm: Algorithm, field: str) -> None
     if not isinstance(getattr(algorithm, name), int | float):
         raise FednagError(field, f"{schedule.field} is not a number", "schedule another")
     first, model = getattr(algorithm, name), checker(type(algorithm))
-    for done in (0.0, 0.5, 0.999):  # the last round begins before all iterations are done
-        value = schedule.at(first, done)
+    kind = type(schedule).__name__
+    # The last round begins before all iterations are done; few places tell of most mistakes.
+    for done in (0.0, 0.5, 0.999, *(place / 100 for place in range(1, 100))):
+        try:
+            value = schedule.at(first, done)
+        except Exception as error:  # whatever a function of the user's own raises
+            raise FednagError(
+                field,
+                f"{kind} fails when the share {done:g} of the run is done "
+                f"({type(error).__name__}: {error})",
+                "correct it there",
+            ) from error
         try:
             model.model_validate({**asdict(algorithm), name: value})  # type: ignore[call-overload]
         except ValidationError:

@@ -55,6 +55,7 @@ class Data(Section):
     test_share: float | None = Field(None, ge=0, lt=1)
     task: Literal["classification", "regression"] | None = None
     standardise: bool = False
+    validation: float | None = Field(None, gt=0, lt=1)
     alpha: float | None = Field(None, ge=0)
     beta: float | None = Field(None, ge=0)
     workers: int | None = Field(None, ge=1, le=10_000)
@@ -113,7 +114,10 @@ class Stop(Section):
     loss: float | None = Field(None, ge=0)
     metrics: dict[str, float] | None = None
     seconds: float | None = Field(None, gt=0)
+    bytes: int | None = Field(None, ge=1, le=10**18)
     patience: Count | None = None
+    plateau: float | None = Field(None, gt=0, lt=1)
+    window: Annotated[int, Field(ge=1, le=10_000)] | None = None
     watch: str | None = None
     min_change: float | None = Field(None, ge=0)
 

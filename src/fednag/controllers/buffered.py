@@ -33,6 +33,7 @@ class Buffered(Controller):
     at_work: Annotated[int, Ge(0)] = 0
 
     needs_clock = True
+    waits = False
     keeps_late = True
 
     def next(
@@ -68,6 +69,7 @@ class SemiSynchronous(Controller):
 
     needs_clock = True
     needs_deadline = True
+    waits = False
     keeps_late = True
 
     def next(
@@ -98,6 +100,7 @@ class OverSelection(Controller):
     ask: Annotated[int, Ge(1)]
 
     needs_clock = True
+    waits = False
 
     def next(
         self,

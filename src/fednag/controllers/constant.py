@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, MinLen
 
@@ -21,7 +21,7 @@ class Constant(Controller):
     ()
     """
 
-    sampling = "fixed"
+    sampling: ClassVar[str | None] = "fixed"
 
 
 @dataclass(frozen=True)

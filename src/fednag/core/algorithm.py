@@ -56,6 +56,8 @@ class News:
     """How many rounds ago each of them was sent what it started from: 0 for this round."""
     seconds: float = 0.0
     """When it was over, on the run's clock."""
+    bytes: int = 0
+    """What has travelled so far in the run, up and down."""
     round: int = 0
     iteration: int = 0
     told: Mapping[int, Mapping[str, float]] = field(default_factory=dict)

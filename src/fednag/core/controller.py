@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import Algorithm, News, WorkerData
+from fednag.core.ending import Ending
 from fednag.core.keys import Indexes, cohort
 from fednag.core.vectors import Vector, Vectors
 
@@ -38,6 +41,9 @@ class Order:
     late: Literal["counts", "lost"] | None = None
     """Whether who is later stays in flight, and counts in the round it comes in, or is left out.
     None: it counts where an order has a need."""
+    until: float = inf
+    """When the run's clock must not go further: what is not over by then, with its aggregation, is
+    lost, and the clock stands there."""
 
     @property
     def keeps(self) -> bool:
@@ -56,6 +62,9 @@ class Setting:
     sizes: Indexes  # samples of each worker
     deadline: float = inf  # seconds
     without: tuple[int, ...] = ()  # workers who take part in nothing
+    batch: int | None = None  # samples of a mini-batch, 0: all; None: workers alone know
+    pace: NDArray[np.float64] | None = None  # seconds of each worker's iteration, on a clock
+    bytes: int | None = None  # most that a worker sends and is sent in a round, where it is known
 
 
 class Controller:
@@ -73,9 +82,11 @@ class Controller:
     before: ClassVar[tuple[Algorithm, ...]] = ()
     """Stages that go ahead of the method's own, e.g. to ask for losses."""
     needs_clock: ClassVar[bool] = False
-    """It depends on who answers first, so the run needs a clock."""
+    """It goes by a fleet's times, so the run needs a clock."""
     needs_deadline: ClassVar[bool] = False
     """That clock must have a deadline."""
+    waits: ClassVar[bool] = True
+    """Rounds last until all have answered, or are lost."""
     keeps_late: ClassVar[bool] = False
     """Late answers count in later rounds, so that answers of all rounds must mean the same."""
     reads: ClassVar[tuple[str, ...]] = ()
@@ -83,6 +94,11 @@ class Controller:
     sampling: ClassVar[str | None] = None
     """How ``cohort`` draws, "fixed" or "poisson", where it alone decides who takes part and looks
     at no data: what accounting for privacy rests on."""
+
+    @property
+    def aggregator(self) -> Aggregator | None:
+        """The mean that goes with its cohorts, where the experiment has the plain one; or None."""
+        return None
 
     def init(self) -> dict[str, Any]:
         """What it remembers before the first round."""
@@ -96,13 +112,20 @@ class Controller:
         stage: Algorithm,
         setting: Setting,
     ) -> tuple[Order, dict[str, Any]]:
-        """The next exchange, and what is remembered. ``free`` are the workers not in flight."""
+        """The next exchange, and what is remembered.
+
+        ``free`` are the workers not in flight; ``stage`` has the numbers that schedules set.
+        """
         drawn = self.cohort(news.round + 1, free, setting)
         return Order(drawn, setting.tau, seconds=setting.deadline), state
 
     def cohort(self, number: int, free: Indexes, setting: Setting) -> Indexes:
         """The workers of round ``number``, in order."""
         return cohort(setting.seed, number, free, setting.cohort)
+
+    def over(self, state: Mapping[str, Any], news: News, setting: Setting) -> Ending | None:
+        """Why there is no further round; None: there is one."""
+        return None
 
     def observe(self, local: Vectors, sent: Vectors, data: WorkerData) -> Mapping[str, Vector]:
         """Numbers workers report at the end of an exchange, (n, 1) each."""
@@ -130,6 +153,25 @@ class Schedule:
     """
 
     field: str
+
+    @classmethod
+    def of(cls, function: Callable[[float, float], float]) -> type[Schedule]:
+        """A schedule whose ``at`` is a function of ``first`` and ``done``.
+
+        >>> from fednag import Schedule
+        >>> Schedule.of(lambda first, done: first / (1 + done))("algorithm.lr").at(0.1, 1.0)
+        0.05
+        """
+
+        @dataclass(frozen=True)
+        class Own(Schedule):
+            field: str
+
+            def at(self, first: float, done: float) -> float:
+                return float(function(first, done))
+
+        Own.__name__ = Own.__qualname__ = getattr(function, "__name__", "schedule")
+        return Own
 
     def at(self, first: float, done: float) -> float:
         """Its value when the share ``done`` of all iterations is done; ``first`` is the file's."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["finished", "diverged", "target", "patience", "seconds", "privacy"]
+Kind = Literal[
+    "finished", "diverged", "target", "patience", "plateau", "seconds", "privacy", "budget"
+]
 
 
 @dataclass(frozen=True)
@@ -13,8 +15,9 @@ class Ending:
     """Why a run is over.
 
     ``value`` is the level that ``measure`` reached ("target"), the evaluations in which it got no
-    better ("patience"), the seconds that were allowed ("seconds"), or the epsilon that was: another
-    round would have spent more ("privacy").
+    better ("patience") or hardly better ("plateau"), the seconds that were allowed ("seconds"), the
+    epsilon that was ("privacy") or the budget of ``measure`` ("budget"): another round would have
+    spent more.
 
     >>> print(Ending("target", 40, "accuracy", 0.9))
     accuracy 0.9 reached at iteration 40
@@ -34,6 +37,10 @@ class Ending:
         if self.kind == "patience":
             plural = "" if self.value == 1 else "s"
             return f"no better {self.measure} in {self.value:.0f} evaluation{plural},{at}"
+        if self.kind == "plateau":
+            return f"{self.measure} has levelled off in {self.value:.0f} evaluations,{at}"
         if self.kind == "privacy":
             return f"the epsilon of {self.value:g} is spent{at}"
+        if self.kind == "budget":
+            return f"the budget of {self.value:g} {self.measure} is spent{at}"
         return f"{self.value:g} seconds are over{at}" if self.kind == "seconds" else "finished"

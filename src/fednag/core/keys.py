@@ -41,6 +41,40 @@ def bernoulli_cohort(seed: int, number: int, workers: Indexes, rate: float) -> I
     return workers[rng.random(len(workers)) < rate]
 
 
+def chances(sizes: Indexes, size: int) -> tuple[NDArray[np.float64], float]:
+    """Each worker's chance to be in a cohort drawn by size, and what its unbiased mean rests on.
+
+    Chances are in proportion to ``sizes``, but at most 1: who has more is always in, and the others
+    share the places that are left. Samples over chance, the weights of an unbiased mean, are then
+    ``max(samples, least)``: those drawn count alike.
+    """
+    certain = np.zeros(len(sizes), dtype=bool)
+    while True:
+        places = max(size - int(certain.sum()), 0)
+        rest = float(sizes[~certain].sum())
+        found = np.where(certain, 1.0, places * sizes / (rest or 1.0))
+        if not (over := (found >= 1) & ~certain).any():
+            return found, rest / places if places else 0.0
+        certain |= over
+
+
+def sized_cohort(seed: int, number: int, workers: Indexes, sizes: Indexes, size: int) -> Indexes:
+    """The workers of round ``number``, in order, drawn with the chances of ``chances``.
+
+    Systematic sampling: in random order, the chances are laid end to end, and points at distance 1
+    with a random start say who is drawn.
+    """
+    if size >= len(workers):
+        return workers
+    found, _ = chances(sizes, size)
+    certain = found >= 1
+    rng = generator(seed, PARTICIPANTS, number)
+    order = rng.permutation(np.flatnonzero(~certain))
+    points = 1 - rng.random() + np.arange(size - int(certain.sum()))
+    places = np.searchsorted(np.cumsum(found[order]), points).clip(max=len(order) - 1)
+    return np.sort(np.concatenate([workers[certain], workers[order[places]]]))
+
+
 def gaussian(size: int, rng: np.random.Generator | None) -> NDArray[np.float64]:
     """Standard normal numbers, drawn from ``rng``; if it is None, nobody can draw them again.
 

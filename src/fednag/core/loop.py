@@ -105,8 +105,9 @@ class Loop:
             if draft.flying:
                 busy = [flight.worker for flight in draft.flying]
                 free = np.setdiff1d(free, busy, assume_unique=True)
+            rules = replace(stage, **scheduled) if scheduled and not stage.asks else stage  # type: ignore[type-var]
             order, draft.control = scheme.controller.next(
-                draft.control, draft.news, free, stage, setting
+                draft.control, draft.news, free, rules, setting
             )
             order = without(order, setting.without)
             if order.keeps and not (len(stages) == 1 and stage.rounds_alike):
@@ -237,6 +238,7 @@ class Loop:
             steps=float(np.mean(done)) if done else 0.0,
             staleness=tuple(np.repeat([part.staleness for part in taken], counts).tolist()),
             seconds=draft.now,
+            bytes=draft.moved,
             round=draft.state.round,
             iteration=draft.state.iteration,
             told=answers.told,
@@ -272,7 +274,7 @@ class Loop:
             draft.stages.append((wire.nbytes, 0))
             if not executor.counts_downloads:
                 draft.down += wire.nbytes * len(asked.workers)
-        limit = now + order.seconds
+        limit = min(now + order.seconds, order.until)
         flying = draft.flying
         coming = np.concatenate([[flight.arrival for flight in flying], arrivals])
         whose = np.concatenate([[flight.worker for flight in flying], asked.workers])
@@ -306,6 +308,11 @@ class Loop:
             draft.now += executor.aggregation(replace(asked, workers=everyone))
         elif draft.now == draft.state.clock and asked.place == 0:
             draft.now = executor.idle(order.cohort, draft.now, order.seconds)
+        if draft.now > order.until:  # the aggregate would be there too late
+            draft.now = order.until
+            for part in taken:
+                draft.lose(part.workers)
+            taken = []
         return taken
 
     def _answers(
@@ -338,6 +345,8 @@ class Loop:
             flying=draft.flying,
             news=replace(
                 draft.news,
+                seconds=draft.now,
+                bytes=draft.moved,
                 round=state.round + 1,
                 iteration=iteration,
                 missed=tuple(sorted(missed)),
@@ -384,6 +393,11 @@ class _Draft:
         self.ordered: tuple[Indexes, Indexes] | None = None  # who was to train, how many steps
         self.entries: list[dict[str, Any]] = []  # for a ledger
         self.aggregates: list[str] = []  # of each exchange, their digests
+
+    @property
+    def moved(self) -> int:
+        """Bytes since the start of the run."""
+        return self.state.bytes_up + self.state.bytes_down + self.up + self.down
 
     def lose(self, workers: Indexes) -> None:
         self.lost |= {int(worker) for worker in workers}

@@ -65,6 +65,8 @@ class Record:
     # Since the record before this one. A plain round is not listed: its workers are those the seed
     # draws, and they did tau local iterations each.
     rounds: tuple[RoundFacts, ...] = ()
+    # On the test samples, at the end of a run that was evaluated on a validation part.
+    tested: Mapping[str, float | None] = field(default_factory=dict)
     epsilon: float | None = None  # spent since the start; None where no privacy is promised
 
     def measured(self, measure: str) -> float | None:
@@ -80,6 +82,8 @@ class Record:
             del fields["test_loss"]
         if not self.metrics:
             del fields["metrics"]
+        if not self.tested:
+            del fields["tested"]
         if not self.rounds:
             del fields["rounds"]
         for each in fields.get("rounds", ()):

@@ -64,6 +64,8 @@ class State:
     entries: tuple[Mapping[str, Any], ...] = ()  # of this round, for a ledger
     watched: float | None = None  # the best value of what patience watches
     waited: int = 0  # evaluations since then
+    seen: tuple[float, ...] = ()  # the last values of what a plateau is looked for in
+    dearest: int = 0  # most bytes of a round so far
     best: Best | None = None
     record: Record | None = None  # of this round, if it was evaluated
     ended: Ending | None = None  # why the run is over

@@ -37,6 +37,8 @@ class Dataset:
     words: tuple[str, ...] = ()  # class 0, 1, … as the file calls them, where it has words
     remarks: tuple[str, ...] = ()  # how the data were taken, where they could be taken otherwise
     guessed: bool = False  # integer targets of which nobody said whether they are classes
+    # The test samples, where a validation part has taken their place.
+    held_back: tuple[Tensor, Tensor] | None = None
 
     @property
     def notes(self) -> list[str]:

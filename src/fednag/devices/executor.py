@@ -24,8 +24,10 @@ from fednag.problems.flops import training_flops
 from fednag.simulate.run import Plan
 
 
-def on_clock(plan: Plan, fleet: Fleet) -> tuple[Callable[[Executor], Executor], list[str]]:
-    """A function that puts an executor on the fleet's clock, and notes on the fleet.
+def on_clock(
+    plan: Plan, fleet: Fleet
+) -> tuple[Callable[[Executor], Executor], NDArray[np.float64], list[str]]:
+    """A function that puts an executor on the fleet's clock, each worker's pace, and notes.
 
     The delays are those that ``replay`` draws for the run's own seed.
     """
@@ -39,7 +41,7 @@ def on_clock(plan: Plan, fleet: Fleet) -> tuple[Callable[[Executor], Executor], 
         )
     clock = Clock(fleet, workload_of(plan, flops), plan.seed)
     notes = notes_on(fleet, clock.workload.workers)
-    return lambda executor: OnClock(executor, clock, plan.scheme), notes
+    return lambda executor: OnClock(executor, clock, plan.scheme), clock.pace, notes
 
 
 class OnClock(Executor):
@@ -76,7 +78,11 @@ class OnClock(Executor):
         place = asked.place - len(self.scheme.controller.before)
         if place >= 0:
             return self.clock.workload.stages[place]
-        return Stage(asked.sent.nbytes, 0, 0, 1, asks=True)
+        stage = asked.stage
+        sizes = lengths(self.scheme.algorithm, stage, asked.sent.w).values()
+        # A loss over all data counts as a gradient would, which is more than it takes.
+        up = sum(sizes) * asked.sent.w.element_size()
+        return Stage(asked.sent.nbytes, up, 0, 1, asks=True)
 
     def _downloaded(self, asked: Exchange) -> int:
         return (asked.sent if asked.wire is None else asked.wire).nbytes

@@ -168,6 +168,18 @@ class Clock:
             return True
         return on.arrival(moment, *self._expected(worker)) <= on.leaves(moment)
 
+    @property
+    def pace(self) -> Table:
+        """Mean seconds of each worker's local iteration."""
+        load = self.workload
+        computing = [self.fleet.device(worker).compute for worker in range(load.workers)]
+        return np.array(
+            [
+                own.times.mean * load.iteration_flops(worker) / own.flops
+                for worker, own in enumerate(computing)
+            ]
+        )
+
     def _expected(self, worker: int) -> tuple[float, float, float]:
         """Mean seconds of a worker's plain round: down, computing, up."""
         load, device = self.workload, self.fleet.device(worker)

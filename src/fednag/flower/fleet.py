@@ -41,6 +41,7 @@ from fednag.flower.protocol import (
     Refusal,
     versions,
 )
+from fednag.flower.pulls import Pulls
 from fednag.flower.settings import Deployment
 from fednag.flower.signing import is_signed
 from fednag.flower.silo_log import SiloLog, entry
@@ -64,6 +65,7 @@ class Replies:
     missed: tuple[int, ...]
     down: int
     up: int
+    late: frozenset[int] = frozenset()  # of the missed, those whose answers had begun to come
 
 
 class Fleet(Executor):
@@ -83,10 +85,11 @@ class Fleet(Executor):
     ) -> None:
         self.grid, self.deployment, self.plan = grid, deployment, plan
         self.token, self.log, self.tell = token, log, tell
+        self.pulls = Pulls(grid)
         known = dict(enumerate(deployment.flower.samples))
         if not deployment.private:
             known = {i: len(o) for i, o in enumerate(plan.owned)}
-        self.membership = Membership(grid, deployment, known, tell, keys)
+        self.membership = Membership(grid, deployment, known, tell, keys, log, self.pulls)
         self.keys = self.membership.keys
         self._here: Local | None = None
         if deployment.evaluates_here:
@@ -133,6 +136,9 @@ class Fleet(Executor):
 
     def verify(self, state: State) -> None:
         """Silos compare their recordings themselves."""
+
+    def tested(self, state: State) -> Mapping[str, float | None]:
+        return self._here.tested(state) if self._here else {}
 
     def measure(self, state: State) -> Measures:
         if self._here:
@@ -201,17 +207,18 @@ class Fleet(Executor):
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {sent: silo for sent, silo in zip(ids, here, strict=False) if sent}
         down = sum(protocol.nbytes(records[silo]) for silo in waiting.values())
-        replies: dict[int, Message] = {}
+        replies: dict[int, Message | Refusal] = {}
         while waiting:
-            for reply in self.grid.pull_messages(list(waiting)):
-                silo = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if silo is not None and not protocol.nobody(reply):
+            for sent, reply in self.pulls.pull(waiting).items():
+                silo = waiting.pop(sent)
+                if isinstance(reply, Refusal) or (reply and not protocol.nobody(reply)):
                     replies[silo] = reply
             if time.monotonic() >= until:
                 break
             if waiting:
                 time.sleep(PAUSE)
-        return self._sorted_out(wanted, replies, number, down)
+        late = frozenset(waiting[sent] for sent in self.pulls.drop(waiting))
+        return replace(self._sorted_out(wanted, replies, number, down), late=late)
 
     def _call_in(self, wanted: list[int], until: float) -> None:
         """See who is here; wait a little for one who is coming, longer for a quorum."""
@@ -226,22 +233,25 @@ class Fleet(Executor):
             membership.look()
 
     def _sorted_out(
-        self, wanted: list[int], replies: dict[int, Message], number: int, down: int
+        self, wanted: list[int], replies: dict[int, Message | Refusal], number: int, down: int
     ) -> Replies:
         """Separate answers whose labels are right from the others, which are refused."""
         good, refused, up = {}, {}, 0
-        for silo in sorted(replies):
+        for silo, reply in sorted(replies.items()):
+            if isinstance(reply, Refusal):
+                refused[silo] = reply
+                continue
             try:
-                said = protocol.about(replies[silo])
+                said = protocol.about(reply)
                 protocol.expect(said, silo=silo, round=number, digest=self.deployment.digest)
                 # Steps in which it has not looked at its data say nothing of them.
                 held = said.get("samples", self.membership.samples.get(silo))
                 self.membership.count(silo, held)
-                good[silo] = replies[silo]
+                good[silo] = reply
             except Refusal as refusal:
                 refused[silo] = refusal
-            if replies[silo].has_content():
-                up += sum(map(protocol.nbytes, replies[silo].content.array_records.values()))
+            if reply.has_content():
+                up += sum(map(protocol.nbytes, reply.content.array_records.values()))
         missed = tuple(silo for silo in wanted if silo not in replies)
         return Replies(good, refused, missed, down, up)
 
@@ -445,8 +455,10 @@ class Fleet(Executor):
         for silo in sorted({*answers.good, *answers.refused, *answers.missed}):
             node = str(self.membership.nodes.get(silo, "")) or None
             if silo in answers.missed:
-                self.tell(f"round {number}: silo {silo} did not answer in time ({phase})")
-                lines.append(entry(silo, phase, "missed", node=node))
+                late = "its answer had begun to come" if silo in answers.late else None
+                more = f": {late}" if late else ""
+                self.tell(f"round {number}: silo {silo} did not answer in time ({phase}){more}")
+                lines.append(entry(silo, phase, "missed", node=node, why=late))
             elif silo in answers.refused:
                 why = str(answers.refused[silo])
                 self.tell(f"round {number}: silo {silo} is refused ({phase}): {why}")
@@ -455,8 +467,8 @@ class Fleet(Executor):
                 samples, weighs = self.membership.samples[silo], self.membership.counted[silo]
                 counted = weighs if weighs != samples else None
                 said = protocol.metrics(answers.good[silo])
-                more = {"samples": samples, "counted": counted, "metrics": said}
-                lines.append(entry(silo, phase, "ok", node=node, **more))
+                known = {"samples": samples, "counted": counted, "metrics": said}
+                lines.append(entry(silo, phase, "ok", node=node, **known))
         self.log.write(number, lines)
 
     def check(self, answers: Replies, number: int, usable: int) -> None:

@@ -66,11 +66,12 @@ class Federation:
         superlink: int | None = None,
         key: Path | None = None,
         authority: Path | None = None,
+        program: Sequence[str] = ("flower-supernode",),
     ) -> subprocess.Popen[bytes]:
         """Start a silo's SuperNode; ``superlink`` is the port it is told to reach the server by."""
         folder, (own,) = self.processes.folder, free_ports(1)
         config = {"partition-id": number, "num-partitions": 0, **(node_config or {})}
-        command = ["flower-supernode", "--superlink", f"127.0.0.1:{superlink or self.port}"]
+        command = [*program, "--superlink", f"127.0.0.1:{superlink or self.port}"]
         command += ["--host", "127.0.0.1", "--port", str(own)]
         command += ["--node-config", node_config_text(config)]
         if self.tls:
@@ -85,6 +86,11 @@ class Federation:
         count = sum(1 for _ in self.processes.folder.glob("app-*"))
         app = self.processes.folder / f"app-{count}"
         write_app(app, tables, CONNECTION)
+        return self.run(app, tell)
+
+    def run(self, app: Path, tell: Callable[[str], None]) -> Path:
+        """The same for an app that is there."""
+        count = sum(1 for _ in self.processes.folder.glob("run-*.log"))
         command = ["flwr", "run", str(app), CONNECTION, "--stream"]
         if self.simulated:
             command += ["--federation-config", f"num-supernodes={self.simulated}"]

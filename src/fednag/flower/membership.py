@@ -12,7 +12,9 @@ from flwr.serverapp import Grid
 
 from fednag.flower import protocol
 from fednag.flower.protocol import HELLO, PROTOCOL, Refusal, compared, expect, one_line, versions
+from fednag.flower.pulls import Pulls
 from fednag.flower.settings import Deployment
+from fednag.flower.silo_log import SiloLog
 
 PAUSE = 0.5  # seconds between two looks
 KEY = re.compile(r"[0-9a-f]{64}")
@@ -35,8 +37,11 @@ class Membership:
         sizes: Mapping[int, int],
         tell: Callable[[str], None],
         keys: Mapping[int, str],
+        log: SiloLog,
+        pulls: Pulls,
     ) -> None:
-        self.grid, self.deployment, self.tell = grid, deployment, tell
+        self.grid, self.deployment, self.tell, self.log = grid, deployment, tell, log
+        self.pulls = pulls
         self.sizes = sizes  # where the server knows them itself
         self.nodes: dict[int, int] = {}  # silo -> node
         self.samples: dict[int, int] = {}  # silo -> what it said; the first word counts
@@ -66,7 +71,7 @@ class Membership:
         self._listen()  # before anything is too late, for the last look may be long ago
         now, patience = time.monotonic(), self.deployment.flower.join
         # A question may have died with the process that got it.
-        self._asked = {m: n for m, n in self._asked.items() if now - self._last[n] <= patience}
+        self._drop([m for m, n in self._asked.items() if now - self._last[n] > patience])
         if newcomers := [node for node in self._names if self._is_due(node, now)]:
             about = {"protocol": PROTOCOL, "digest": self.deployment.digest, **versions()}
             hellos = [protocol.message(HELLO, node, about) for node in newcomers]
@@ -79,8 +84,13 @@ class Membership:
 
     def _listen(self) -> None:
         if self._asked:
-            for reply in self.grid.pull_messages(list(self._asked)):
-                self._hear(reply)
+            for sent, reply in self.pulls.pull(self._asked).items():
+                self._hear(self._asked.pop(sent), reply)
+
+    def _drop(self, questions: Collection[str]) -> None:
+        """Wait for their answers no longer."""
+        self.pulls.drop(questions)
+        self._asked = {sent: n for sent, n in self._asked.items() if sent not in questions}
 
     def _forget_the_gone(self) -> None:
         """Forget nodes that are gone: one that comes back may have other data; it is asked anew."""
@@ -88,7 +98,7 @@ class Membership:
         self.nodes = {silo: node for silo, node in self.nodes.items() if node in here}
         self.turned_away = {node: why for node, why in self.turned_away.items() if node in here}
         self._first = {node: when for node, when in self._first.items() if node in here}
-        self._asked = {sent: node for sent, node in self._asked.items() if node in here}
+        self._drop([sent for sent, node in self._asked.items() if node not in here])
 
     def _is_due(self, node: int, now: float) -> bool:
         """Whether a connected node is to be asked who it is."""
@@ -109,15 +119,19 @@ class Membership:
         now = time.monotonic()
         return any(now - self._first[node] < seconds for node in self._asked.values())
 
-    def _hear(self, reply: Message) -> None:
-        node = self._asked.pop(reply.metadata.reply_to_message_id, None)
-        if node is None or protocol.nobody(reply):
+    def _hear(self, node: int, reply: Message | Refusal | None) -> None:
+        if reply is None or (isinstance(reply, Message) and protocol.nobody(reply)):
             return  # if it is still there, it is asked again
         try:
+            if isinstance(reply, Refusal):
+                raise reply
             silo, samples = self._admit(node, protocol.about(reply))
         except Refusal as refusal:
             if self.turned_away.get(node) != str(refusal):
                 self.tell(f"node {node} is turned away: {refusal}")
+                name = {"name": one_line(given, 60)} if (given := self._names.get(node)) else {}
+                why = {"node": str(node), **name, "why": str(refusal)}
+                self.log.add(phase="hello", status="turned away", **why)
             self.turned_away[node] = str(refusal)
             return
         self.turned_away.pop(node, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from fednag.errors import FednagError
 
 
 class SiloLog:
-    """Says of every silo that was asked: ok, missed or refused, why, and its own numbers."""
+    """Says of every silo that was asked: ok, missed or refused, why, and its own numbers; and which
+    nodes were turned away before they were silos."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
@@ -34,7 +36,14 @@ class SiloLog:
             self.path, (json.dumps({"round": number, **line}, allow_nan=False) for line in lines)
         )
 
-    def _drop_from(self, number: int) -> None:
+    def add(self, **entry: Any) -> None:
+        """Write down what belongs to no round: it is said to be of round 0, and stays."""
+        if self.path is not None:
+            if not self._begun:  # its last line may have been cut short
+                self._drop_from(inf)
+            digests.append(self.path, [json.dumps({"round": 0, **entry})])
+
+    def _drop_from(self, number: float) -> None:
         """A run that goes on plays some rounds again: their lines are written again."""
         if self.path is None or not self.path.exists():
             return

@@ -42,7 +42,7 @@ from fednag.aggregators import Secure
 from fednag.algorithms import ALGORITHMS
 from fednag.config import check_algorithm, describe
 from fednag.config.own import build_part
-from fednag.config.parts import REGISTRIES, check_schedule, described
+from fednag.config.parts import REGISTRIES, aggregator_of, check_schedule, described
 from fednag.core.aggregator import Total, including
 from fednag.core.algorithm import BUFFERS, Algorithm, News, numbers_returned
 from fednag.core.controller import Controller, Order, Setting
@@ -117,16 +117,16 @@ class Method(Averaging, Executor):
                 "use `fednag flower` for it",
             )
         self.algorithm, self.seed, self.max_samples = algorithm, seed, max_samples
+        self.controller = None if controller is None else _part("controller", controller)
         self.scheme = Scheme(
             algorithm,
             uplink=Chain(tuple(_part("uplink", part) for part in uplink)),
             downlink=Chain(tuple(secret(_part("downlink", part)) for part in downlink)),
-            aggregator=secret(summed),
+            aggregator=secret(aggregator_of(algorithm, self.controller or Controller(), summed)),
             schedules=tuple(_part("schedule", part) for part in schedules),
         )
         for place, schedule in enumerate(self.scheme.schedules):
             check_schedule(schedule, algorithm, f"schedules.{place}.field")
-        self.controller = None if controller is None else _part("controller", controller)
         if tau is not None and (type(tau) is not int or tau < 1):
             raise FednagError("tau", f"{tau!r} is not allowed", "give a whole number from 1 up")
         if self.controller and tau is None:
@@ -404,7 +404,7 @@ def _part(section: str, given: Any) -> Any:
     if section == "controller" and part.needs_clock:
         raise FednagError(
             "controller",
-            f"{name} goes by who answers first, and Flower waits for all",
+            f"{name} goes by a fleet's times, and there is no clock here",
             "use another, or a run on a clock",
         )
     if section == "controller" and (part.before or part.reads or part.observes):

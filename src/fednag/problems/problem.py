@@ -207,6 +207,14 @@ class Problem:
             other.use_plain_loop(self.gradients.plain)
         return other
 
+    def on_held_back(self) -> Problem | None:
+        """The same problem with the test samples that were held back; None without any."""
+        if self.dataset.held_back is None or not len(self.dataset.held_back[0]):
+            return None
+        other, (x, y) = copy.copy(self), self.dataset.held_back
+        other.test_x, other.test_y = self._samples(x), self._targets(y)
+        return other
+
     def _scaled_to(self, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
         if self._standard is None:
             return None

@@ -29,24 +29,26 @@ from fednag.data import partition, tables
 from fednag.data import sets as data
 from fednag.data.dataset import Dataset, is_for_numbers, is_integer
 from fednag.data.partition import Partition
+from fednag.data.validation import cut
 from fednag.devices.executor import on_clock
 from fednag.devices.fleet import load_fleet
 from fednag.errors import FednagError
 from fednag.privacy.promise import accountant_of, sample_accountant
 from fednag.problems import models
 from fednag.problems.losses import Loss
-from fednag.problems.metrics import METRICS, Metric, better_of, fitting
+from fednag.problems.metrics import METRICS, Better, Metric, better_of, fitting
 from fednag.problems.models import Factory, made
 from fednag.problems.problem import Problem
 from fednag.runs.choices import choose
 from fednag.simulate.engine import first_memory, first_state
 from fednag.simulate.private import check_model
-from fednag.simulate.run import Level, Patience, Plan
+from fednag.simulate.run import Level, Patience, Plan, Plateau
 from fednag.simulate.tiers import Edges
 
 T = TypeVar("T")
 
 NAMED = 10  # attackers in a note
+WINDOW = 5  # evaluations, where a plateau is looked for
 WIDE = 5.0  # standard deviations of features above this are worth a word
 
 
@@ -60,6 +62,7 @@ class Parts:
     metrics: dict[str, Metric] = field(default_factory=dict)
     given: dict[str, list[Any]] = field(default_factory=dict)  # of the round, by section
     elsewhere: bool = False  # the data are with others, and a stand-in takes their place here
+    untested: bool = False  # no test samples but those of a validation part are ever here
     several_seeds: bool = False  # whether runs of other seeds stand beside this one
 
 
@@ -83,6 +86,10 @@ class Builder:
             )
         algorithm = algorithm or build_algorithm(experiment.algorithm)
         device = resolve_device(experiment.engine.device)
+        if self.parts.elsewhere and experiment.data.validation is not None:
+            raise FednagError(
+                "data.validation", "is cut by the simulator, and silos cut none", "leave it out"
+            )
         dataset = self.dataset(experiment)
         measured = fitting(
             metrics_of(experiment.evaluation, self.parts.metrics),
@@ -164,7 +171,9 @@ class Builder:
             stop_loss=experiment.stop.loss,
             stop_seconds=experiment.stop.seconds,
             stop_metrics=levels(experiment, dataset, self.parts.elsewhere),
+            stop_bytes=experiment.stop.bytes,
             patience=patience(experiment, dataset, self.parts.elsewhere),
+            plateau=plateau(experiment, dataset, self.parts.elsewhere),
             metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
@@ -187,7 +196,11 @@ class Builder:
         if self.parts.dataset is not None:
             return self.parts.dataset
         parts = ["data", experiment.data, experiment.seed, experiment.model.loss]
-        return self._once(parts, lambda: load(experiment, self.parts.loss))
+        return self._once(parts, lambda: self._loaded(experiment))
+
+    def _loaded(self, experiment: Experiment) -> Dataset:
+        found = load(experiment, self.parts.loss)
+        return replace(found, held_back=None) if self.parts.untested else found
 
     def problem(self, experiment: Experiment, dataset: Dataset, device: str) -> Problem:
         """The experiment's model and loss on a data set."""
@@ -235,7 +248,9 @@ class Builder:
                 # In the precision that all numbers of files have.
                 if experiment.data.name == "file":
                     x, test_x = dataset.x.float(), dataset.test_x.float()
-                    return given(replace(dataset, x=x, test_x=test_x))
+                    held = dataset.held_back
+                    held = held and (held[0].float(), held[1])
+                    return given(replace(dataset, x=x, test_x=test_x, held_back=held))
                 return given(dataset)
 
         return self._once(["problem", *self._parts(experiment, device)], make)
@@ -409,7 +424,15 @@ def of_integers(given: Callable[..., Problem], dataset: Dataset, standardise: bo
 
 
 def load(experiment: Experiment, loss: str | Loss | None = None) -> Dataset:
-    """The data set a file names; a loss that is given decides whether whole numbers are classes."""
+    """The data set a file names; a loss that is given decides whether whole numbers are classes.
+
+    With a validation part, that is what a run is evaluated on.
+    """
+    share, found = experiment.data.validation, _loaded(experiment, loss)
+    return found if share is None else cut(found, share, experiment.seed)
+
+
+def _loaded(experiment: Experiment, loss: str | Loss | None) -> Dataset:
     section: Data = experiment.data
     loss = loss_given(experiment, loss)
     if section.name == CUSTOM:
@@ -476,14 +499,26 @@ def levels(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> tuple[L
 
 
 def patience(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> Patience | None:
-    """What a run watches, and for how long; the test loss, if nothing else is said."""
+    """What a run watches, and for how long."""
     stop: Stop = experiment.stop
     if stop.patience is None:
         return None
-    watched = stop.watch or ("test_loss" if len(dataset.test_x) else "loss")
-    _check_there("stop.watch", watched, dataset, elsewhere)
-    better = better_of(watched, experiment.evaluation.own)
-    return Patience(stop.patience, watched, better, stop.min_change or 0.0)
+    return Patience(stop.patience, *watched(experiment, dataset, elsewhere), stop.min_change or 0.0)
+
+
+def plateau(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> Plateau | None:
+    """What has to get better by how much, from window to window."""
+    stop: Stop = experiment.stop
+    if stop.plateau is None:
+        return None
+    return Plateau(stop.plateau, stop.window or WINDOW, *watched(experiment, dataset, elsewhere))
+
+
+def watched(experiment: Experiment, dataset: Dataset, elsewhere: bool) -> tuple[str, Better]:
+    """What a run watches: the test loss, if nothing else is said; and which values are better."""
+    name = experiment.stop.watch or ("test_loss" if len(dataset.test_x) else "loss")
+    _check_there("stop.watch", name, dataset, elsewhere)
+    return name, better_of(name, experiment.evaluation.own)
 
 
 def _check_there(field: str, measure: str, dataset: Dataset, elsewhere: bool) -> None:
@@ -571,9 +606,9 @@ def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[st
         )
     place = str(Path(fleet.source).absolute()) if fleet.source != fleet.name else fleet.source
     update = section.model_copy(update={"fleet": place, "digest": fleet.digest})
-    clock, notes = on_clock(plan, fleet)
+    clock, pace, notes = on_clock(plan, fleet)
     deadline = inf if section.deadline is None or plan.algorithm.pooled else section.deadline
-    plan = replace(plan, clock=clock, deadline=deadline)
+    plan = replace(plan, clock=clock, pace=pace, deadline=deadline)
     return experiment.model_copy(update={"clock": update}), plan, notes
 
 

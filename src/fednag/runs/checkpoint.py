@@ -40,6 +40,7 @@ KEPT = 2
 WORKERS = "workers "  # no rule can give a vector that name
 COUNTS = (
     "round", "iteration", "bytes_up", "bytes_down", "participants", "refusals", "misses", "waited",
+    "dearest",
 )  # fmt: skip
 NUMBERS = ("seconds", "first_loss", "clock", "watched")
 # What the first checkpoints did not hold.
@@ -48,6 +49,8 @@ SINCE: dict[str, Any] = {
     "clock": 0.0,
     "missed": (),
     "waited": 0,
+    "dearest": 0,
+    "seen": (),
     "watched": None,
     "participants": 0,
     "control": {},
@@ -55,7 +58,9 @@ SINCE: dict[str, Any] = {
     "flying": (),
     "news": {},
 }
-TOLD = ("share", "steps", "staleness", "seconds", "round", "iteration", "missed", "refused")
+TOLD = (
+    "share", "steps", "staleness", "seconds", "bytes", "round", "iteration", "missed", "refused",
+)  # fmt: skip
 
 
 class UnusableError(Exception):
@@ -108,6 +113,7 @@ def write(
     about: dict[str, Any] = {name: getattr(state, name) for name in (*COUNTS, *NUMBERS)}
     about["first_loss"] = state.first_loss if np.isfinite(state.first_loss) else None
     about |= {"format": FORMAT, "owner": owner, "versions": dict(versions), "best": None}
+    about["seen"] = state.seen
     about |= {"refused": state.refused, "missed": state.missed, "control": state.control}
     about["rounds"] = [asdict(facts) for facts in state.rounds]
     about["news"] = {name: getattr(state.news, name) for name in TOLD}
@@ -261,6 +267,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
     for name in ("staleness", "missed", "refused"):
         news[name] = tuple(news.get(name, ()))
     first = {"round": about["round"], "iteration": about["iteration"]}
+    first["bytes"] = about["bytes_up"] + about["bytes_down"]
     best = about["best"]
     buffers = tensors["best.buffers"].to(device) if "best.buffers" in tensors else None
     numbers = {name: about[name] for name in (*COUNTS, *NUMBERS)}
@@ -271,6 +278,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         memories=_unstacked(bag("memory."), about["format"]),
         residues={key: Vectors(**named) for key, named in residues.items()},
         control=about["control"],
+        seen=tuple(about["seen"]),
         flying=tuple(Flight(sent=bag(f"sent.{f['round']}."), **f) for f in about["flying"]),
         news=News(**{**first, **news}),
         rounds=() if about["evaluated"] else tuple(RoundFacts.of(each) for each in about["rounds"]),

@@ -352,6 +352,9 @@ class Execution:
             measured = [record.measured(name) for record in records if record.loss is not None]
             if None in measured:
                 self.notes.append(undefined(name, measured.count(None), len(measured), metric))
+        if last and last.tested:
+            told = [f"{n} {v:.4g}" for n, v in last.tested.items() if v is not None]
+            self.notes.append(f"on the test samples, at the end: {', '.join(told)}")
         if self.ledger and self.ledger.failed:
             self.notes.append(f"ledger.anchor: a head was not taken ({self.ledger.failed})")
         path = folder.path if folder else None

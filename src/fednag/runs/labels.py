@@ -51,7 +51,10 @@ def distinguished(runs: Sequence[V]) -> tuple[list[V], list[str]]:
 
 
 # What runs must share to be ranked: a method that is better on other data is not better.
-PROBLEM = ("data.name", "data.path", "data.target", "data.task", "model.loss")
+PROBLEM = (
+    *("data.name", "data.path", "data.target", "data.task"),
+    *("data.validation", "model.loss"),
+)
 
 
 def by_problem(runs: Sequence[V]) -> dict[str, list[V]]:

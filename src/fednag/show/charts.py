@@ -446,6 +446,40 @@ def plan_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:
     return finished(chart, title, anchor="start")
 
 
+def tuning_chart(rows: Sequence[dict[str, Any]], measure: str) -> Any:
+    """Rows (method, step, value, iterations, momentum, best): trials, a panel a method."""
+    groups = grouped(rows, lambda row: str(row["method"]))
+    steps = [row["step"] for row in rows]
+    scale = alt.Scale(type="log", nice=False, padding=6, domain=[min(steps), max(steps)])
+    x = alt.X("step:Q", title="effective step", scale=scale, axis=alt.Axis(format="~g"))
+    last = max(row["iterations"] for row in rows)
+    title = f"validation {titled(measure).removeprefix('test ')}"
+    y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False))
+    momenta = sorted({row["momentum"] for row in rows})
+    colour = alt.Color(
+        "momentum:O", scale=alt.Scale(domain=momenta, scheme="viridis"), title="momentum"
+    )
+    size = alt.Size(
+        "iterations:O", scale=alt.Scale(range=[14, 60]), title=f"iterations, {last} at most"
+    )
+    panels = []
+    for method, own in groups.items():
+        base = alt.Chart(alt.InlineData(values=own))
+        tooltip = ["step:Q", "momentum:O", "iterations:O", alt.Tooltip("value:Q", format=".4g")]
+        points = base.mark_point(filled=True, opacity=0.85).encode(
+            x=x, y=y, color=colour, size=size, tooltip=tooltip
+        )
+        ring = (
+            base.transform_filter("datum.best")
+            .mark_point(size=170, strokeWidth=2, color="#c00", opacity=1)
+            .encode(x=x, y=y)
+        )
+        heading = alt.TitleParams(method, fontSize=11, anchor="start")
+        panels.append(alt.layer(points, ring).properties(width=220, height=150, title=heading))
+    chart = alt.concat(*panels, columns=4)
+    return finished(chart, "trials; ring: the best of those that went furthest", anchor="start")
+
+
 @dataclass(frozen=True)
 class Bounds:
     """A panel of bounds: rows (x, y, series, part), lines drawn apart where ``part`` differs."""

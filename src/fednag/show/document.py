@@ -500,7 +500,7 @@ def caveats(runs: Sequence[RunView]) -> list[str]:
     kinds = [run.ending.kind if run.ending else None for run in runs]
     if unfinished := kinds.count(None):
         notes.append(f"{unfinished} of {len(runs)} runs are not over yet")
-    stopped, waited = kinds.count("target"), kinds.count("patience")
+    stopped, waited = kinds.count("target"), kinds.count("patience") + kinds.count("plateau")
     if stopped and len({run.records[-1].iteration for run in runs if run.records}) > 1:
         notes.append(
             f"{stopped} of {len(runs)} runs stopped when they reached their target: final "
@@ -510,6 +510,11 @@ def caveats(runs: Sequence[RunView]) -> list[str]:
         notes.append(
             f"{waited} of {len(runs)} runs stopped when they got no better: final values "
             "are of different iterations"
+        )
+    if (spent := kinds.count("budget")) and len(runs) > 1:
+        notes.append(
+            f"{spent} of {len(runs)} runs stopped when their budget was spent: final values are of "
+            "different iterations"
         )
     return notes
 

@@ -20,7 +20,7 @@ from fednag.aggregators import Secure
 from fednag.compute.randomness import private_randomness
 from fednag.compute.threads import ThreadPool
 from fednag.core.aggregator import Total
-from fednag.core.algorithm import BUFFERS, Algorithm, Grad, local_round
+from fednag.core.algorithm import BUFFERS, Algorithm, Grad, lengths, local_round
 from fednag.core.attack import Forged
 from fednag.core.executor import (
     Answers,
@@ -33,6 +33,7 @@ from fednag.core.executor import (
 )
 from fednag.core.keys import ATTACK, MODEL, UPLINK, Draws, Indexes, generator
 from fednag.core.loop import Scheme
+from fednag.core.transform import Chain
 from fednag.core.vectors import Vector, Vectors, digest
 from fednag.problems.problem import Problem
 from fednag.simulate.private import PrivateBatch, no_data
@@ -513,6 +514,31 @@ def first_state(algorithm: Algorithm, problem: Problem) -> Vectors:
     if problem.batch_norm == "averaged" and len(problem.buffers):
         return server.but(**{BUFFERS: problem.initial_buffers})
     return server
+
+
+def round_bytes(scheme: Scheme, problem: Problem) -> int | None:
+    """Most bytes a worker sends and is sent in a round; None where that depends on the numbers."""
+    algorithm, controller = scheme.algorithm, scheme.controller
+    if algorithm.pooled:
+        return 0
+    uplink = scheme.uplink
+    if any(part.variable for part in (*uplink.parts, *scheme.downlink.parts)):
+        return None
+    if type(algorithm).draw is not Algorithm.draw:  # its uploads may go whole
+        uplink = Chain(tuple(part for part in uplink.parts if not part.compresses))
+    w, server = problem.initial, first_state(algorithm, problem)
+    total = 0
+    for place, stage in enumerate(scheme.stages):
+        read = controller.reads if place >= len(controller.before) else ()
+        down = {name: len(server.get(name, w)) for name in (*stage.down, *read)}
+        up = lengths(algorithm, stage, w)
+        if BUFFERS in server:
+            down[BUFFERS] = len(server[BUFFERS])
+            up |= {} if stage.asks else {BUFFERS: down[BUFFERS]}
+        for chain, sizes in ((scheme.downlink, down), (uplink.of(stage), up)):
+            like = Vectors(**{n: w.new_zeros(1).expand(size) for n, size in sizes.items()})
+            total += chain.layouts(like)[-1].nbytes
+    return total
 
 
 def first_memory(algorithm: Algorithm, problem: Problem) -> Vectors:

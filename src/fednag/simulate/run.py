@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fednag.aggregators import Secure
 from fednag.core.algorithm import BUFFERS, Algorithm
@@ -26,7 +27,7 @@ from fednag.data.partition import Partition
 from fednag.privacy.promise import Accountant
 from fednag.problems.metrics import Better, Metric, as_good, improves
 from fednag.problems.problem import Problem
-from fednag.simulate.engine import Engine, first_state
+from fednag.simulate.engine import Engine, first_state, round_bytes
 from fednag.simulate.evaluator import Evaluator, Measures
 from fednag.simulate.secured import Secured
 from fednag.simulate.tiers import Edges, Tiered
@@ -54,6 +55,24 @@ class Patience:
     change: float = 0.0  # by how much a value must be better to count
 
 
+@dataclass(frozen=True)
+class Plateau:
+    """How much better, as a share, the mean of a measure has to get from window to window."""
+
+    share: float
+    window: int  # evaluations
+    measure: str
+    better: Better
+
+    def reached(self, seen: Sequence[float]) -> bool:
+        """Whether two windows are there, and the mean of the later one is hardly better."""
+        if len(seen) < 2 * self.window:
+            return False
+        before, after = (float(np.mean(part)) for part in np.split(np.array(seen), 2))
+        gain = after - before if self.better == "higher" else before - after
+        return gain <= self.share * abs(before)
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Everything that decides a run's numbers, resolved: nothing is left to be guessed."""
@@ -73,7 +92,9 @@ class Plan:
     stop_loss: float | None = None
     stop_seconds: float | None = None
     stop_metrics: tuple[Level, ...] = ()
+    stop_bytes: int | None = None
     patience: Patience | None = None
+    plateau: Plateau | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     chunk: int = 1
     threads: int = 1
@@ -83,6 +104,7 @@ class Plan:
     ledger: bool = False  # whether rounds have entries for one
     clock: Callable[[Executor], Executor] | None = None
     """Puts an executor on a clock; without one, everyone answers at once."""
+    pace: NDArray[np.float64] | None = None  # seconds of each worker's iteration, on that clock
     privacy: Accountant | None = None
     releasing: Callable[[int], None] | None = None
     """Told, before a round, how many rounds there will have been."""
@@ -97,7 +119,16 @@ class Plan:
         sizes = np.array([len(owned) for owned in self.owned], dtype=np.int64)
         cohort = min(self.per_round or len(sizes), len(sizes))
         return Setting(
-            self.seed, self.tau, self.iterations, cohort, sizes, self.deadline, self.without
+            self.seed,
+            self.tau,
+            self.iterations,
+            cohort,
+            sizes,
+            self.deadline,
+            self.without,
+            self.batch,
+            self.pace,
+            round_bytes(self.scheme, self.problem),
         )
 
     @property
@@ -142,6 +173,9 @@ class Trainer(Protocol):
     def verify(self, state: State) -> None:
         """Compare the recordings with the user's module a last time."""
 
+    def tested(self, state: State) -> Mapping[str, float | None]:
+        """Measures on the test samples, of a run that was evaluated on a validation part."""
+
 
 class Local:
     """Trains on threads of this machine, with all data at hand."""
@@ -182,6 +216,16 @@ class Local:
         numbers = self.scheme.numbers(state.iteration, self.iterations)
         self.engine.verify(state.server, state.memories, state.starts, numbers)
         self.evaluator.verify(state.server.w, self._buffers(state))
+
+    def tested(self, state: State) -> Mapping[str, float | None]:
+        mine = self.evaluator
+        problem = mine.problem.on_held_back()
+        if problem is None:
+            return {}
+        # One training sample: its loss is known.
+        judge = Evaluator(self.engine, mine.owned, mine.seed, 1, False, mine.metrics, problem)
+        found = judge(state.server.w, self._buffers(state))
+        return {"accuracy": found.accuracy, "test_loss": found.test_loss, **found.metrics}
 
     def _buffers(self, state: State) -> Vector:
         """Those the model is measured with: (k,), or every worker's own, (n, k)."""
@@ -247,10 +291,14 @@ class _Training:
         plan = self.plan
         if plan.releasing:
             plan.releasing(state.round + 1)
+        before = state.bytes_up + state.bytes_down
         state = replace(self.loop.advance(state), seconds=time.monotonic() - self.began)
+        dearest = max(state.dearest, state.bytes_up + state.bytes_down - before)
+        state = replace(state, dearest=dearest)
         last = state.iteration >= plan.iterations
         out_of_time = _reached(state.seconds, plan.stop_seconds)
         last = last or out_of_time or state.diverged or self._spent(state)
+        last = last or self._over(state) is not None
         if last or state.round % plan.evaluate_every == 0:
             state = self._measure(state)
         state = self._ended(state)
@@ -262,6 +310,18 @@ class _Training:
         """Whether another round would cost more privacy than there is."""
         privacy = self.plan.privacy
         return privacy is not None and not privacy.allows(state.round + 1)
+
+    def _over(self, state: State) -> Ending | None:
+        """Why there is no further round: the controller says so, or the bytes would not do."""
+        plan, setting, most = self.plan, self.loop.setting, self.plan.stop_bytes
+        if ended := plan.scheme.controller.over(state.control, state.news, setting):
+            return ended
+        if most is None:
+            return None
+        next_one = max(state.dearest, (setting.bytes or 0) * setting.cohort)
+        if state.bytes_up + state.bytes_down + next_one <= most:
+            return None
+        return Ending("budget", state.iteration, "bytes", most)
 
     def _measure(self, state: State) -> State:
         """Evaluate the server's model: a record, and w^f if it is the best so far."""
@@ -304,7 +364,10 @@ class _Training:
 
     def _waited(self, state: State, record: Record) -> State:
         """Count evaluations without a better value; one without any value does not count."""
-        patience = self.plan.patience
+        patience, plateau = self.plan.patience, self.plan.plateau
+        level = record.measured(plateau.measure) if plateau else None
+        if plateau and level is not None:
+            state = replace(state, seen=(*state.seen, level)[-2 * plateau.window :])
         value = record.measured(patience.measure) if patience else None
         if patience is None or value is None:
             return state
@@ -326,13 +389,19 @@ class _Training:
             ended = Ending("target", at, level.measure, level.value)
         elif at >= plan.iterations:
             ended = Ending("finished", at)
+        elif over := self._over(state):
+            ended = over
         elif plan.privacy and self._spent(state):
             ended = Ending("privacy", at, value=plan.privacy.budget)
         elif plan.patience and state.waited >= plan.patience.evaluations:
             ended = Ending("patience", at, plan.patience.measure, plan.patience.evaluations)
+        elif record and plan.plateau and plan.plateau.reached(state.seen):
+            ended = Ending("plateau", at, plan.plateau.measure, 2 * plan.plateau.window)
         elif _reached(state.seconds, plan.stop_seconds):
             ended = Ending("seconds", at, value=plan.stop_seconds)
-        return replace(state, ended=ended)
+        if ended is not None and record is not None and not state.diverged:
+            record = replace(record, tested=self.trainer.tested(state))
+        return replace(state, ended=ended, record=record)
 
     def _level(self, record: Record | None) -> Level | None:
         """The first of the metrics' levels that a record reaches."""

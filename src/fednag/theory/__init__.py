@@ -11,6 +11,19 @@ need torch, and ``constants`` scipy.
 0.1398
 """
 
+from fednag.core.gaps import (
+    Symbols,
+    f_i,
+    f_i_closed,
+    h,
+    h_closed,
+    h_hat,
+    h_hat_closed,
+    p,
+    symbols,
+    v_gap,
+    v_gap_closed,
+)
 from fednag.theory.bounds import (
     Bound,
     Condition,
@@ -30,19 +43,6 @@ from fednag.theory.bounds import (
     theorem2,
     theorem3,
     theorem4_conditions,
-)
-from fednag.theory.gaps import (
-    Symbols,
-    f_i,
-    f_i_closed,
-    h,
-    h_closed,
-    h_hat,
-    h_hat_closed,
-    p,
-    symbols,
-    v_gap,
-    v_gap_closed,
 )
 
 __all__ = [

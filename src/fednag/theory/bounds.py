@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fednag.core.gaps import Real, h
 from fednag.errors import FednagError
-from fednag.theory.gaps import Real, h
 
 Kind = Literal["paper", "tight"]
 KINDS: tuple[Kind, ...] = ("paper", "tight")

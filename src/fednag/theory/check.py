@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fednag.core.gaps import Array, f_i, h, v_gap
 from fednag.theory.bounds import KINDS, Bound, Setting, step_condition, theorem2, theorem3
 from fednag.theory.constants import Constants
-from fednag.theory.gaps import Array, f_i, h, v_gap
 from fednag.theory.trajectory import Moment, Trajectory
 
 ROUNDING = 1e-12  # of the largest weights, or of the losses

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fednag.core.gaps import Array
 from fednag.theory.bounds import (
     KINDS,
     Kind,
@@ -22,7 +23,6 @@ from fednag.theory.bounds import (
     largest_eta,
     theorem3,
 )
-from fednag.theory.gaps import Array
 
 NAMES: dict[Kind, str] = {"paper": "FedNAG, alpha paper", "tight": "FedNAG, alpha tight"}
 FEDAVG = "FedAvg"
