@@ -29,6 +29,7 @@ from fednag import FednagError, cli
 from fednag.config import parse
 from fednag.flower.agreed import digest_of
 from fednag.flower.certificates import make_authority, make_node_key, make_server
+from fednag.flower.gateway import Gateway, program
 from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
 from fednag.flower.project import flat, run_config, write_app
@@ -115,12 +116,16 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     """Two silos with registered keys train; without a key, or without the CA, one gets nothing.
 
     SCAFFOLD, so that what silos keep between rounds is part of it, and other parts than the usual.
+    Silo 1 comes by the gateway, where nginx is installed.
     """
     memories = [{"memory-folder": str(tmp_path / f"memory-{silo}")} for silo in range(2)]
     for silo, config in enumerate(memories):
         config["ledger-key"] = str(tmp_path / f"ledger-{silo}.key")
         make_key(Path(config["ledger-key"]))
-    with federation(2, tls=True, node_configs=memories) as running:
+    with federation(0, tls=True) as running:
+        for silo, node in enumerate(memories):
+            running.register(silo)
+            running.start_node(silo, node, superlink=_gateway(running) if silo else None)
         _start_strangers(running, tmp_path)
         said: list[str] = []
         tables = tables_of(tmp_path, "scaffold", 2, bind="silo")
@@ -277,6 +282,19 @@ def test_a_silo_that_is_stopped_in_its_answer_is_named_at_the_deadline(tmp_path:
     assert 15 <= records[-1].seconds - records[0].seconds < 30
     (missed,) = [line for line in read(path / "silos.jsonl") if line["status"] == "missed"]
     assert (missed["silo"], missed["why"]) == (1, "its answer had begun to come")
+
+
+def _gateway(running: Federation) -> int | None:
+    """Start a gateway to the SuperLink, which silos with keys pass: its port."""
+    if not (nginx := program()):
+        return None
+    (port,) = free_ports(1)
+    secrets, folder = running.processes.folder, running.processes.folder / "gate"
+    gate = Gateway("127.0.0.1", f"127.0.0.1:{port}", f"127.0.0.1:{running.port}", secrets)
+    command = [nginx, "-p", str(folder), "-c", str(gate.write(folder)), "-g", "daemon off;"]
+    running.processes.start("gateway", command)
+    running.processes.wait_for_port("gateway", port)
+    return port
 
 
 def _start_strangers(running: Federation, place: Path) -> None:

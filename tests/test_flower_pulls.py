@@ -192,12 +192,13 @@ def test_a_question_whose_answer_is_late_holds_up_nobody(tmp_path: Path, clock: 
     """A node that says who it is in pieces: the run begins without it, once there is a quorum."""
 
     def when(node: int, kind: str, place: int) -> float:
-        return 1e6 if (node, kind) == (1001, "query.hello") else 0.0
+        return 1e6 if (node, kind) == (1001, "query.hello") else float(place) / 2
 
-    run, _, ends = played(tmp_path, clock, when)
+    run, link, ends = played(tmp_path, clock, when)
     assert ends[0] <= DEADLINE + 1
     assert {silo for _, silo, _ in lines(run, "missed")} == {2}
     assert len(lines(run, "ok")) == 4
+    assert len(link.confirmed) > 2 + 4  # what was begun is freed before it is asked again
 
 
 def test_what_was_of_a_reply_is_gone_and_that_is_told_at_once(tmp_path: Path, clock: Clock) -> None:

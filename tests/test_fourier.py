@@ -60,6 +60,7 @@ def test_the_papers_second_layer_is_transformed_and_others_are_not() -> None:
     assert not directly(torch.randn(64, 32, 14, 14), torch.randn(64, 32, 5, 5))
     assert directly(torch.randn(2, 32, 4, 4), torch.randn(64, 32, 5, 5))  # over in no time
     assert directly(torch.randn(64, 64, 32, 32), torch.randn(64, 64, 3, 3))  # narrow kernels
+    assert directly(torch.randn(64, 256, 8, 8), torch.randn(256, 256, 3, 3))
     assert directly(torch.randn(64, 3, 32, 32), torch.randn(32, 3, 5, 5))  # mostly transforms
 
 

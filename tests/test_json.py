@@ -95,6 +95,7 @@ CASES: dict[str, Case] = {
     "flower keys": (("secrets", "--host", "localhost", "--silo", "silo-0"), {"files"}),
     "flower digest": (("tiny.toml",), {"app", "digest"}),
     "flower silo": (("--agreed", "a" * 64), {"agreed"}),
+    "flower gateway": (("gate", "--host", "localhost"), {"files", "checked", "paths"}),
     "data list": ((), {"folder", "data"}),
     "data get": (("mnist",), {"name", "folder"}),
     "data check": (("mnist",), {"mnist/train.gz"}),
@@ -157,6 +158,7 @@ NEEDS = {
     "flower keys": "flwr",
     "flower digest": "flwr",
     "flower silo": "flwr",
+    "flower gateway": "cryptography",
     "ledger key": "cryptography",
     "privacy plan": "dp_accounting",
     "export tensorboard": "tensorboard",
@@ -179,6 +181,12 @@ def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fednag.devices.transfers.Listener.serve", lambda self, once: None)
     if path == "flower up":
         monkeypatch.setattr("fednag.flower.local.federation", in_process)
+    if path == "flower gateway":
+        from fednag.flower.certificates import make_authority, make_server
+
+        Path("secrets").mkdir()
+        make_authority(Path("secrets"))
+        make_server(Path("secrets"), ["localhost"])
     if path == "flower silo":  # it goes on until it is stopped
         monkeypatch.setattr("fednag.flower.agreed.run_supernode", lambda agreed, arguments: None)
 
@@ -292,6 +300,7 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "flower keys": (("secrets",), "say what to make"),
     "flower digest": (("none",), "none: cannot be read"),
     "flower silo": (("--agreed", "5f"), "--agreed 5f: is no SHA-256"),
+    "flower gateway": (("gate", "--host", "localhost"), "--secrets secrets: has no server.crt"),
     "data list": (("--jsn",), "No such option"),
     "data get": (("mnits",), "use 'mnist'"),
     "data check": (("mnits",), "use 'mnist'"),

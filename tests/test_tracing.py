@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import fednag
 from fednag import Algorithm, FedNAG, Vectors
+from fednag.compute import kernels
 from fednag.compute.recording import Traced, record
 from fednag.compute.replay import compiled, in_python
 from fednag.compute.threads import tidied
@@ -82,6 +83,24 @@ def test_grey_images_take_the_matrix_product_and_colour_ones_do_not() -> None:
         x, weight = torch.randn(2, channels, 8, 8), torch.randn(4, channels, 5, 5)
         graph = record(convolve, x, weight).graph
         assert len(graph.find_nodes(op="call_function", target=aten.convolution.default)) == direct
+
+
+@pytest.mark.parametrize("large", [100, 1 << 19])
+def test_where_weights_outnumber_pixels_channels_stay_first(
+    monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr(kernels, "LARGE", large)
+    torch.manual_seed(0)
+    convolutions = nn.Conv2d(2, 8, 3, padding=1), nn.Conv2d(8, 40, 3), nn.Conv2d(40, 8, 3)
+    pooled = nn.Sequential(convolutions[0], nn.MaxPool2d(2), *convolutions[1:], nn.Flatten())
+    module = pooled.double()
+    x, y = torch.randn(2, 2, 10, 10).double(), torch.randint(0, 8, (2,))
+    traced, plain = slopes(module, x, y)
+    torch.testing.assert_close(traced, plain, rtol=1e-10, atol=1e-12)
+    # 8 channels of 5 x 5 are few beside 40 x 8 x 9 weights.
+    found = Traced(lambda x: convolutions[1](convolutions[0](x)))(x[..., :5, :5].contiguous())
+    assert found.is_contiguous() == (large == 100)
+    assert found.is_contiguous(memory_format=torch.channels_last) == (large != 100)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 40])

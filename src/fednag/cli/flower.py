@@ -20,7 +20,7 @@ from fednag.errors import FednagError, not_installed
 
 flower_app = typer.Typer(
     no_args_is_help=True,
-    help="Silos on real machines, through Flower: init, up, keys, digest, silo.",
+    help="Silos on real machines, through Flower: init, up, keys, digest, silo, gateway.",
 )
 
 DEMO: dict[str, Any] = {
@@ -198,6 +198,38 @@ def silo(
     digests = apps.checked(agreed)
     answer(json, {"agreed": agreed}, *(f"agreed to {digest}" for digest in agreed))
     apps.run_supernode(digests, options)
+
+
+@flower_app.command()
+def gateway(
+    folder: Annotated[Path, typer.Argument(help="Folder for nginx.conf and nginx's own files.")],
+    host: Annotated[str, typer.Option(help="Name silos reach the server by.")],
+    listen: Annotated[str, typer.Option(help="Where silos come in: ADDRESS:PORT.")] = (
+        "0.0.0.0:8443"
+    ),
+    superlink: Annotated[str, typer.Option(help="Where the SuperLink listens.")] = "127.0.0.1:8000",
+    secrets: Annotated[
+        Path, typer.Option(help="Folder with server.crt, server.key and ca.crt.")
+    ] = Path("secrets"),
+    rate: Annotated[int, typer.Option(min=1, help="Requests a second of one address.")] = 50,
+    megabytes: Annotated[int, typer.Option(min=6, help="Largest request, in MB.")] = 16,
+    json: Json = False,
+) -> None:
+    """Write a configuration of nginx that lets silos in and nobody else, and check it.
+
+    Example: fednag flower gateway gate --host fl.example.org
+    """
+    from fednag.flower import gateway as gates
+
+    gate = gates.Gateway(host, listen, superlink, secrets, rate=rate, megabytes=megabytes)
+    path, checked = gate.write(folder), gates.program() is not None
+    found = "checked by nginx" if checked else "not checked: nginx is not installed here"
+    answer(
+        json,
+        {"files": [str(path)], "checked": checked, "paths": list(gates.PATHS)},
+        f"wrote {path}, {found}",
+        f"start it with: nginx -p {folder} -c {path}",
+    )
 
 
 def _tables(

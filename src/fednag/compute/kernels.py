@@ -17,6 +17,10 @@ from fednag.compute.fourier import Fourier, fourier
 aten = torch.ops.aten
 
 NARROW = 16  # columns: matrix products are cut into panels about this wide
+HEAVY = (
+    3  # times more weights than pixels: turning the weights' layout takes as long as convolving,
+)
+LARGE = 1 << 19  # if they are too many for the processor's nearest caches
 
 
 def convolution(
@@ -32,7 +36,8 @@ def convolution(
 ) -> Any:
     """A convolution whose result lies in memory channels last, and so do those of later layers.
 
-    Pooling is much faster then. Grey images, whose single channel leaves a direct
+    Pooling is much faster then. Where weights are far more than pixels, their layout, channels
+    first, counts instead. Grey images, whose single channel leaves a direct
     convolution idle, are convolved by one matrix product, wide kernels by Fourier transforms.
     """
     if not _is_plain(x, groups, transposed):
@@ -48,9 +53,10 @@ def convolution(
     if waves is not None:
         out = waves.forward(x, weight)
         return out if bias is None else out + bias.view(-1, 1, 1)
-    if x.is_contiguous(memory_format=torch.channels_last):
+    layout = _layout(x, weight)
+    if x.is_contiguous(memory_format=layout):
         return NotImplemented
-    x = x.contiguous(memory_format=torch.channels_last)
+    x = x.contiguous(memory_format=layout)
     return aten.convolution.default(
         x, weight, bias, stride, padding, dilation, transposed, output_padding, groups
     )
@@ -75,7 +81,14 @@ def convolution_backward(
     if wanted[0] or not _is_grey(x, dilation):
         waves = _waves(x, weight, stride, padding, dilation)
         if waves is None:
-            return NotImplemented
+            if _layout(x, weight) is torch.channels_last:
+                return NotImplemented
+            if x.is_contiguous() and gradient.is_contiguous():
+                return NotImplemented
+            return aten.convolution_backward.default(
+                gradient.contiguous(), x.contiguous(), weight, bias_sizes, stride, padding,
+                dilation, transposed, output_padding, groups, wanted,
+            )  # fmt: skip
         return (
             waves.slope_of_images(gradient, x, weight) if wanted[0] else None,
             waves.slope_of_kernels(gradient, x, weight) if wanted[1] else None,
@@ -138,6 +151,11 @@ def _has_few_scores(x: Tensor, dim: int) -> bool:
 def _is_plain(x: Tensor, groups: int, transposed: bool) -> bool:
     """An ordinary convolution of images on a CPU."""
     return groups == 1 and not transposed and x.dim() == 4 and x.device.type == "cpu"
+
+
+def _layout(x: Tensor, weight: Tensor) -> torch.memory_format:
+    heavy = weight.numel() > max(HEAVY * x.numel(), LARGE)
+    return torch.contiguous_format if heavy else torch.channels_last
 
 
 def _is_grey(x: Tensor, dilation: Sequence[int]) -> bool:
