@@ -49,7 +49,7 @@ WAYS: dict[str, dict[str, Way]] = {
         ),
         "FedBuff: 10 answers, 100 at work": (
             {"controller": {"kind": "buffered", "need": 10, "at_work": 100}, "aggregator": BUFF},
-            20000,
+            3000,
             5,
         ),
     },
