@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch import Tensor, nn
 
+import fednag
 from fednag import Algorithm, FedAvg, FedNAG, Vectors, theory
 from fednag.aggregators import Mean
 from fednag.algorithms import ALGORITHMS
@@ -206,14 +208,16 @@ def test_in_runs_free_rounds_give_tau_1_and_dear_ones_longer_rounds(blobs: Datas
 
 def test_a_schedule_of_lr_reaches_the_choice(blobs: Dataset) -> None:
     rule = AdaptiveTau(budget=80.0, unit="iterations", aggregation=5.0, phi=0.5)
-    plain, falling = (
-        states(blobs, Scheme(FedAvg(lr=0.3), rule, schedules=part), iterations=60, batch=0)
-        for part in ((), (Cosine("algorithm.lr", last=0.001),))
-    )
-    eta = Cosine("algorithm.lr", last=0.001).at(0.3, falling[1].iteration / 60)
-    known = falling[2].control["known"]
-    assert falling[2].control["choice"] == rule.choice(known, 1.0, 5.0, eta, 0.0, 10)
-    assert taus(plain) != taus(falling)
+    falls = Cosine("algorithm.lr", last=0.001)
+    scheme = Scheme(FedAvg(lr=0.3), rule, schedules=(falls,))
+    found = states(blobs, scheme, iterations=60, batch=0)
+    unlike = 0
+    for before, state in pairwise(found[1:]):
+        known, most = state.control["known"], min(10 * before.control["choice"], 100)
+        eta = falls.at(0.3, before.iteration / 60)
+        assert state.control["choice"] == rule.choice(known, 1.0, 5.0, eta, 0.0, most)
+        unlike += state.control["choice"] != rule.choice(known, 1.0, 5.0, 0.3, 0.0, most)
+    assert unlike
 
 
 # Budgets
@@ -262,6 +266,23 @@ def test_seconds_are_never_overspent(blobs: Dataset, seed: int) -> None:
     late = [state for state in found if state.clock == budget]
     for state in late:  # nothing of it is in the model
         assert torch.equal(state.server.w, found[state.round - 1].server.w)
+
+
+def test_who_is_there_before_the_budget_is_over_counts(blobs: Dataset) -> None:
+    """Worker 3 is slow: the last round goes on without it, where aggregating takes no time."""
+
+    class Slow(Random):
+        def arrivals(self, asked: Exchange, now: float) -> Any:
+            return now + np.where(asked.workers == 3, 30.0, 1.0)
+
+        def aggregation(self, asked: Exchange) -> float:
+            return 0.0
+
+    rule = AdaptiveTau(budget=45.0, unit="seconds")  # to ask takes 30 seconds, to train 30 more
+    found = states(blobs, Scheme(FedAvg(lr=0.1), rule), clock=Slow, pace=np.full(4, 0.1))
+    assert [state.clock for state in found] == [0.0, 45.0]
+    assert found[1].news.missed == (3,)
+    assert not torch.equal(found[1].server.w, found[0].server.w)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fednag", "mime", "marina", "diana"])
@@ -356,7 +377,7 @@ class Fixed(Algorithm):
         return Vectors(w=local.w - 0.1 * grad(local.w))
 
 
-def test_what_it_cannot_decide(blobs: Dataset) -> None:
+def test_what_it_cannot_decide(blobs: Dataset, tmp_path: Path) -> None:
     def scheme(algorithm: str = "fednag", **numbers: Any) -> Scheme:
         table = {"kind": "adaptive-tau", "budget": 1e6, **numbers}
         return scheme_of(parse({"algorithm": {"name": algorithm}, "controller": table}), FedNAG())
@@ -367,4 +388,12 @@ def test_what_it_cannot_decide(blobs: Dataset) -> None:
     with refused("controller.budget"):
         scheme(budget=0.0)
     with refused("controller.kind", "has no lr"):
-        states(blobs, Scheme(Fixed(), AdaptiveTau(budget=1e6)))
+        AdaptiveTau(budget=1e6).check(Fixed(), plan_of(blobs, Scheme(Fixed())).setting)
+    with refused("controller.unit", "not known beforehand"):
+        fednag.run(
+            uplink=["quantise", "entropy"],
+            model="logistic",
+            controller={"kind": "adaptive-tau", "budget": 1e6},
+            out=tmp_path,
+        )
+    assert not list(tmp_path.iterdir())  # no run was begun

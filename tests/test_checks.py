@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -444,6 +444,28 @@ def test_a_padded_batch_is_compared_by_itself(monkeypatch: pytest.MonkeyPatch) -
         split={"kind": "sizes", "proportions": [0.7, 0.3]},
     )  # fmt: skip
     assert any("differs from the module's" in note for note in run.notes)
+
+
+def test_evaluations_are_compared_on_many_samples_every_time() -> None:
+    """One alone may have a loss of almost nothing, of which rounding is most."""
+    x, y = many(200)
+    data = Dataset("own", x, y, x[:0], y[:0], classes=3)
+    problem = Problem(data, nn.Linear(6, 3).double(), dtype=x.dtype)
+    judgements = problem.judgements
+    seen: list[range] = []
+    function = judgements._recorded.function
+    expected = function.expected
+
+    def watched(each: Problem, given: Any, rows: slice) -> list[Tensor]:
+        seen.append(range(200)[rows])
+        return expected(each, given, rows)
+
+    judgements._recorded.function = replace(function, expected=watched)
+    for _ in range(3):
+        judgements(problem.initial, problem.initial_buffers, x, y, torch.arange(200))
+        judgements.due += 1
+    assert [len(rows) for rows in seen] == [50, 50, 50]
+    assert len({*seen[0], *seen[1], *seen[2]}) == 150
 
 
 def test_the_end_of_a_run_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ def test_a_cohort_brings_its_mean_along() -> None:
     with refused("controller.kind", "FedDyn"):
         scheme("feddyn", controller=by_size)
     with refused("controller.candidates", "cannot be chosen"):
-        PowerOfChoice(candidates=1).asked(1, np.arange(4), Setting(5, 3, 12, 2, SIZES))
+        PowerOfChoice(candidates=1).check(FedAvg(), Setting(5, 3, 12, 2, SIZES))
 
 
 @pytest.mark.parametrize("kind", ["by-size", "power-of-choice", "epochs"])

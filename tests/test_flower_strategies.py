@@ -825,7 +825,7 @@ def test_parts_are_checked() -> None:
         strategies.FedAvg(aggregator="medain")
     with refused("downlink", "fednag ships"):
         strategies.FedAvg(downlink=[Sign()])
-    with refused("controller", "who answers first"):
+    with refused("controller", "a fleet.s times"):
         strategies.FedAvg(controller={"kind": "buffered", "need": 2}, tau=3)
     with refused("controller", "more than the method does"):
         strategies.FedAvg(controller=Asking(), tau=3)

@@ -54,6 +54,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "data.task": (None, "regression"),
     "data.validation": (None, 0.2),
     "data.standardise": (False, True),
+    "data.validation": (None, 0.2),
     "data.alpha": (None, 0.5),
     "data.beta": (None, 0.5),
     "data.workers": (None, 3),
@@ -185,7 +186,8 @@ NO_NUMBERS = {
     *("ledger.kind", "ledger.anchor"),
 }
 AFTER_FIRST = {
-    *("data.task", "model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
+    *("data.task", "data.validation"),
+    *("model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
     *("stop.bytes", "stop.plateau", "stop.window"),
     *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fednag.config import parse, read
 from fednag.errors import FednagError
 from fednag.runs.execute import Execution
 from fednag.runs.search import MOMENTA, MORE_MOMENTA, Region, Scale, border, moved, ranked, rungs
-from fednag.tuning import Trial, Tuned, Tuning, _borders, _Tuner, _widened
+from fednag.tuning import Trial, Tuned, Tuning, _best, _borders, _Tuner, _widened
 
 TABLES: dict[str, Any] = {
     "name": "tiny",
@@ -142,6 +143,16 @@ def test_who_lies_at_a_border_widens_it_for_all() -> None:
     assert wide.momenta == (*MOMENTA, *MORE_MOMENTA)
     assert [strip.momenta for strip in strips] == [MOMENTA, MOMENTA, MORE_MOMENTA]
     assert len(said) == 3
+
+
+def test_the_best_is_of_those_that_went_furthest() -> None:
+    short, full, lost = trial(1.0, 0.9), replace(trial(2.0, 0.5), iterations=9), trial(3.0, None)
+    assert _best([short, full, lost]) == full
+    assert _best([short, replace(lost, iterations=9)]) == short
+    assert _best([lost]) is None
+    # Of equal accuracies the lower loss, then the first.
+    tied = [replace(full, order=(-0.5, loss), step=loss) for loss in (3.0, 2.0, 2.0)]
+    assert _best(tied) == tied[1]
 
 
 def test_the_better_third_goes_on_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,6 +322,42 @@ def test_numbers_that_all_diverge() -> None:
     assert "algorithms" not in found.experiment
 
 
+def test_a_space_of_ones_own() -> None:
+    pytest.importorskip("optuna")
+    tables = {**TABLES, "training": {"tau": 2, "iterations": 6}}
+
+    def found(names: list[str]) -> dict[str, Tuned]:
+        space = ["lr=0.1:10:log", "mu=0:1"]
+        made = fednag.tune(tables, algorithms=names, budget=4, space=space)
+        assert (made.region, made.widened) == (None, ())
+        return {each.method: each for each in made.tuned}
+
+    first, again = found(["fedprox", "fedavg"]), found(["fedavg", "fedprox"])
+    for method, numbers in (("fedprox", {"lr", "mu"}), ("fedavg", {"lr"})):
+        one = first[method]
+        assert len(one.trials) == 4
+        assert {frozenset(t.numbers) for t in one.trials} == {frozenset(numbers)}
+        assert len({t.numbers["lr"] for t in one.trials}) == 4
+        assert all(0.1 <= t.numbers["lr"] <= 10 for t in one.trials)
+        assert {t.iterations for t in one.trials} <= {2, 6}
+        assert one.trials[0].iterations == 6  # the best so far goes on
+        assert [t.numbers for t in one.trials] == [t.numbers for t in again[method].trials]
+        assert one.best is not None
+        assert one.best.iterations == 6
+
+
+def test_a_space_of_ones_own_needs_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(FednagError, match="--space: needs optuna; install it"):
+        fednag.tune(TABLES, algorithms=["fedavg"], space=["lr=0.1:1"])
+
+
+def test_who_has_none_of_its_numbers_is_told() -> None:
+    pytest.importorskip("optuna")
+    with pytest.raises(FednagError, match="--space mu: fedavg has none of these numbers; it has"):
+        fednag.tune(TABLES, algorithms=["fedprox", "fedavg"], space=["mu=0:1"])
+
+
 def test_regression_is_judged_by_its_loss(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(80, 3))
@@ -364,6 +411,9 @@ def test_on_the_command_line(fednag_: Caller) -> None:
     [
         (["--budget", "2"], "--budget 2: give 3 trials at least"),
         (["--budget", "5min"], "--budget 5min: write a number of trials"),
+        (["--space", "lr=1:0.1"], "--space lr=1:0.1: write e.g. mu=0:1, or lr=0.001:1:log"),
+        (["--space", "lr=0:1:log"], "--space lr=0:1:log: write e.g. mu=0:1"),
+        (["--space", "lr"], "--space lr: write e.g. mu=0:1"),
         (["--steps", "1,0.1"], "--steps 1,0.1: give two numbers above 0, the lower first"),
         (["--steps", "much"], "--steps much: write two numbers"),
         (["--validation", "1"], "--validation 1: give a share between 0 and 1"),

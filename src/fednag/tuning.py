@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from fednag.algorithms import ALGORITHMS
 from fednag.api import Started, run_all
 from fednag.compute.threads import one_thread
-from fednag.config import Experiment, build_algorithm, methods, parse
+from fednag.config import Experiment, build_algorithm, methods, numbers_of, parse
 from fednag.core.files import os_errors, write_atomically
 from fednag.errors import FednagError
 from fednag.problems.metrics import better_of
@@ -30,6 +31,7 @@ from fednag.runs.search import (
     Region,
     Rung,
     Scale,
+    Span,
     border,
     ranked,
     rungs,
@@ -51,7 +53,7 @@ class Trial:
     """Some numbers of a method, as far as they were tried."""
 
     numbers: Mapping[str, float]
-    step: float  # effective
+    step: float | None  # effective; None in a space of one's own
     iterations: int
     value: float | None  # on the validation part; None: it diverged
     order: tuple[float, ...] | None  # less is better
@@ -97,7 +99,7 @@ class Tuning(Shown):
 
     measure: str
     seed: int  # of all trials
-    region: Region
+    region: Region | None  # None: a space of one's own
     rungs: list[Rung]
     widened: tuple[str, ...]
     tuned: list[Tuned]
@@ -145,6 +147,7 @@ def tune(
     seeds: Sequence[int] | None = None,
     steps: tuple[float, float] = STEPS,
     validation: float = VALIDATION,
+    space: Sequence[str] = (),
     measure: str = "",
     out: str | Path | None = None,
     started: Started | None = None,
@@ -162,6 +165,9 @@ def tune(
     those to the end; ``measure`` on a part of the training samples decides. If a method's best lies
     at an end of the space, it is widened once, for all methods. With its best numbers each method
     is trained on all training samples, a run a seed, and tested.
+
+    With a ``space`` of your own, such as ``["lr=0.001:1:log", "mu=0:1"]``, those numbers are tried
+    instead, as optuna's sampler proposes them, and nothing is widened. It needs the extra `tune`.
 
     >>> import fednag
     >>> tables = {"model": {"name": "logistic"}, "training": {"tau": 5, "iterations": 45}}
@@ -184,7 +190,11 @@ def tune(
     left_out = tuner.check(skip=list(algorithms) == [ALL])
     first = parse(next(iter(listed.values())), source)
     training = first.training
-    found = tuner.search(budget, Region(*steps), training.iterations, training.tau)
+    ladder = rungs(budget, training.iterations, training.tau)
+    if space:
+        found = tuner.propose(budget, dict(Span.read(text) for text in space), ladder, first.seed)
+    else:
+        found = tuner.search(budget, Region(*steps), ladder, first)
     tables = {t.method: tuner.table(t.method, t.best.numbers) for t in found.tuned if t.best}
     with_seeds = [first.seed] if seeds is None else list(seeds)
     tuned = []
@@ -235,14 +245,17 @@ class _Tuner:
                 del self.listed[label]
         return left_out
 
-    def search(self, budget: int, region: Region, iterations: int, tau: int) -> Tuning:
+    def search(
+        self, budget: int, region: Region, ladder: list[Rung], experiment: Experiment
+    ) -> Tuning:
         """Every method's trials, and the best of them; in a wider space where one asks for it."""
-        slope, seed = self._slope(), self._trial(next(iter(self.listed)), {}, 1).seed
+        slope, training = self._slope(), experiment.training
         scales = {
-            label: Scale.of(build_algorithm(self._trial(label, {}, 1).algorithm), slope, tau)
+            label: Scale.of(
+                build_algorithm(self._trial(label, {}, 1).algorithm), slope, training.tau
+            )
             for label in self.listed
         }
-        ladder = rungs(budget, iterations, tau)
         found = {
             label: self._halved(label, scale, region, range(budget), ladder)
             for label, scale in scales.items()
@@ -254,14 +267,74 @@ class _Tuner:
             # The same number of trials more for every method, whoever asked for them.
             numbers = range(budget, budget + more)
             for label, scale in scales.items():
-                ladder_here = rungs(more, iterations, tau)
-                found[label] += self._halved(label, scale, strip, numbers, ladder_here)
+                here = rungs(more, training.iterations, training.tau)
+                found[label] += self._halved(label, scale, strip, numbers, here)
         tuned = []
         for label, trials in found.items():
             chosen = _best(trials)
             ends = _borders(chosen, wide) if chosen else ()
             tuned.append(Tuned(label, chosen, ends, tuple(trials), measure=self.measure))
+        seed = experiment.seed
         return Tuning(self.measure, seed, wide, ladder, tuple(said), tuned, {}, {})
+
+    def propose(
+        self, budget: int, space: Mapping[str, Span], ladder: list[Rung], seed: int
+    ) -> Tuning:
+        """Every method's trials in a space of the user's own, as optuna proposes them."""
+        optuna = _optuna()
+        spans = {label: self._own(label, space) for label in self.listed}
+        tuned = []
+        for label, own in spans.items():
+            study = optuna.create_study(
+                sampler=optuna.samplers.TPESampler(seed=seed),
+                pruner=optuna.pruners.SuccessiveHalvingPruner(1, ETA),
+            )
+            trials = tuple(self._proposed(label, own, study, ladder) for _ in range(budget))
+            tuned.append(Tuned(label, _best(trials), (), trials, measure=self.measure))
+            self._tell(label, trials)
+        return Tuning(self.measure, seed, None, ladder, (), tuned, {}, {})
+
+    def _own(self, label: str, space: Mapping[str, Span]) -> dict[str, Span]:
+        """Those numbers of the space that a method has."""
+        there = numbers_of(self.listed[label]["algorithm"]["name"])
+        found = {name: span for name, span in space.items() if name in there}
+        if not found:
+            raise FednagError(
+                "--space",
+                f"{label} has none of these numbers",
+                f"it has {', '.join(sorted(there))}",
+                given=", ".join(space),
+            )
+        return found
+
+    def _proposed(
+        self, label: str, space: Mapping[str, Span], study: Any, ladder: Sequence[Rung]
+    ) -> Trial:
+        """One trial: it goes on for as long as it is in the best third so far."""
+        asked = study.ask()
+        numbers = {
+            name: float(f"{asked.suggest_float(name, s.low, s.high, log=s.log):.3g}")
+            for name, s in space.items()
+        }
+        trial = Trial(numbers, None, 0, None, None)
+        state = "COMPLETE"
+        for place, rung in enumerate(ladder, 1):
+            (trial,) = self._tried(label, [trial], rung.iterations)
+            if trial.order is None:
+                state = "FAIL"
+                break
+            asked.report(trial.order[0], ETA ** (place - 1))
+            if place < len(ladder) and asked.should_prune():
+                state = "PRUNED"
+                break
+        value = trial.order[0] if trial.order and state == "COMPLETE" else None
+        study.tell(asked, value, state=_optuna().trial.TrialState[state])
+        return trial
+
+    def _tell(self, label: str, trials: Sequence[Trial]) -> None:
+        best = _best(trials)
+        if self.told and best is not None:
+            self.told(f"{label}: {len(trials)} trials; best {best.value:.4g}")
 
     def table(self, label: str, numbers: Mapping[str, float]) -> dict[str, Any]:
         """The experiment of a method with its numbers, trained on all and tested."""
@@ -354,10 +427,22 @@ class _Tuner:
         return float(gradient.double().square().mean().sqrt()) or 1.0
 
 
+def _optuna() -> Any:
+    try:
+        optuna: Any = import_module("optuna")
+    except ImportError:
+        raise FednagError(
+            "--space", "needs optuna", "install it, e.g. with `make install EXTRAS=tune`"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
 def _best(trials: Sequence[Trial]) -> Trial | None:
-    """Of those that went furthest."""
-    most = max(trial.iterations for trial in trials)
-    last = [trial for trial in trials if trial.iterations == most and trial.order is not None]
+    """Of those that did not diverge and went furthest."""
+    alive = [trial for trial in trials if trial.order is not None]
+    most = max((trial.iterations for trial in alive), default=0)
+    last = [trial for trial in alive if trial.iterations == most]
     return last[ranked([trial.order for trial in last])[0]] if last else None
 
 
@@ -390,6 +475,7 @@ def _widened(
 
 
 def _ends(trial: Trial, region: Region) -> list[str]:
+    assert trial.step is not None
     found = [end] if (end := border(trial.step, region)) else []
     momenta = [trial.numbers[n] for n in trial.numbers if n.endswith("momentum")]
     return [*found, "momentum"] if region.momenta[-1] in momenta else found

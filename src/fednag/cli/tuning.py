@@ -56,6 +56,13 @@ def tune(
             "--validation", help="Share of the training samples that decides; or data.validation."
         ),
     ] = 0.1,
+    space: Annotated[
+        list[str],
+        typer.Option(
+            "--space",
+            help="A space of your own instead: NUMBER=LOW:HIGH[:log] (repeatable); needs optuna.",
+        ),
+    ] = [],  # noqa: B006
     measure: Annotated[
         str, typer.Option("--measure", help="What decides: accuracy, test_loss, f1, …")
     ] = "",
@@ -100,6 +107,7 @@ def tune(
                 seeds=given_seeds(seeds, raw.get("seed", 0)),
                 steps=_steps(steps),
                 validation=validation,
+                space=space,
                 measure=measure,
                 out=making.out,
                 started=started,
@@ -157,7 +165,7 @@ def _drawn(run: Run) -> bool:
 def _document(found: Tuning) -> dict[str, Any]:
     return {
         "measure": found.measure,
-        "space": asdict(found.region),
+        "space": found.region and asdict(found.region),
         "rungs": [asdict(rung) for rung in found.rungs],
         "sentences": found.sentences,
         "left_out": dict(found.left_out),
@@ -206,7 +214,8 @@ def _cells(each: Tuned) -> list[str]:
     told = ", ".join(f"{name} {value:g}" for name, value in each.best.numbers.items())
     value = form.format(each.best.value)
     ends = ", ".join(end.split(",")[0].removeprefix("the ") for end in each.border)
-    return [each.method, f"{each.best.step:.3g}", value, shown, told, ends]
+    step = "-" if each.best.step is None else f"{each.best.step:.3g}"
+    return [each.method, step, value, shown, told, ends]
 
 
 def _write(found: Tuning, document: dict[str, Any], folder: Path) -> list[Path]:
@@ -220,7 +229,7 @@ def _write(found: Tuning, document: dict[str, Any], folder: Path) -> list[Path]:
         | {"best": trial == each.best}
         for each in found.tuned
         for trial in each.trials
-        if trial.value is not None
+        if trial.value is not None and trial.step is not None
     ]
     written = [found.write(folder / "tuned.toml")]
     if rows:

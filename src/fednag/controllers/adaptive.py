@@ -79,6 +79,25 @@ class AdaptiveTau(Controller):
     def needs_clock(self) -> bool:  # type: ignore[override]
         return self.unit == "seconds"
 
+    @property
+    def needs_bytes(self) -> bool:  # type: ignore[override]
+        return self.unit == "bytes"
+
+    def check(self, algorithm: Algorithm, setting: Setting) -> None:
+        if not hasattr(algorithm, "lr"):
+            raise FednagError(
+                "controller.kind",
+                f"the bound needs a learning rate, and {type(algorithm).__name__} has no lr",
+                "use another method or controller",
+            )
+        if self.unit == "bytes" and setting.bytes is None:
+            raise FednagError(
+                "controller.unit",
+                "how many bytes a round has is not known beforehand, for the messages of a "
+                "transform are as long as the numbers in them ask for",
+                "leave entropy out, or give a budget of seconds or iterations",
+            )
+
     def init(self) -> dict[str, Any]:
         start = {"round": -1, "began": 0.0, "computing": 0.0, "costs": 0.0}
         return {**start, "choice": 1, "tau": 1, "known": {}}
@@ -136,13 +155,7 @@ class AdaptiveTau(Controller):
             assert setting.pace is not None
             beyond = state["costs"] / max(state["round"], 1)
             return float(setting.pace[cohort].max(initial=0.0)), beyond
-        if setting.bytes is None:
-            raise FednagError(
-                "controller.unit",
-                "how many bytes a round has is not known beforehand, for the messages of a "
-                "transform are as long as the numbers in them ask for",
-                "leave entropy out, or give a budget of seconds or iterations",
-            )
+        assert setting.bytes is not None
         return 0.0, float(len(cohort) * setting.bytes)
 
     def learnt(self, state: dict[str, Any], news: News, setting: Setting) -> dict[str, Any]:
@@ -168,13 +181,8 @@ class AdaptiveTau(Controller):
         self, state: dict[str, Any], cohort: Indexes, stage: Algorithm, setting: Setting
     ) -> dict[str, Any]:
         """What is remembered when tau is chosen."""
-        eta, gamma = getattr(stage, "lr", 0.0), getattr(stage, "momentum", 0.0)
-        if not eta:
-            raise FednagError(
-                "controller.kind",
-                f"the bound needs a learning rate, and {type(stage).__name__} has no lr",
-                "use another method or controller",
-            )
+        numbers: Any = stage
+        eta, gamma = numbers.lr, getattr(stage, "momentum", 0.0)
         c, b = self.costs(state, cohort, setting)
         choice = state["choice"]
         if state["known"]:

@@ -134,6 +134,15 @@ class PowerOfChoice(Constant):
     def aggregator(self) -> Aggregator:
         return CohortMean(equal=True)
 
+    def check(self, algorithm: Algorithm, setting: Setting) -> None:
+        if self.candidates < setting.cohort:
+            raise FednagError(
+                "controller.candidates",
+                f"of {self.candidates} candidates, {setting.cohort} workers a round cannot be "
+                "chosen",
+                "raise it, or lower training.participants",
+            )
+
     def init(self) -> dict[str, Any]:
         return {"round": -1, "chosen": []}
 
@@ -161,13 +170,6 @@ class PowerOfChoice(Constant):
 
     def asked(self, number: int, free: Indexes, setting: Setting) -> Indexes:
         """The candidates of round ``number``, in order."""
-        if self.candidates < min(setting.cohort, len(free)):
-            raise FednagError(
-                "controller.candidates",
-                f"of {self.candidates} candidates, {setting.cohort} workers a round cannot be "
-                "chosen",
-                "raise it, or lower training.participants",
-            )
         if self.candidates >= len(free):
             return free
         sizes = setting.sizes[free]

@@ -64,7 +64,7 @@ class Setting:
     without: tuple[int, ...] = ()  # workers who take part in nothing
     batch: int | None = None  # samples of a mini-batch, 0: all; None: workers alone know
     pace: NDArray[np.float64] | None = None  # seconds of each worker's iteration, on a clock
-    bytes: int | None = None  # most that a worker sends and is sent in a round, where it is known
+    bytes: int | None = None  # most that a worker sends and is sent in a round; None: not known
 
 
 class Controller:
@@ -85,6 +85,8 @@ class Controller:
     """It goes by a fleet's times, so the run needs a clock."""
     needs_deadline: ClassVar[bool] = False
     """That clock must have a deadline."""
+    needs_bytes: ClassVar[bool] = False
+    """It asks how many bytes a round has."""
     waits: ClassVar[bool] = True
     """Rounds last until all have answered, or are lost."""
     keeps_late: ClassVar[bool] = False
@@ -99,6 +101,9 @@ class Controller:
     def aggregator(self) -> Aggregator | None:
         """The mean that goes with its cohorts, where the experiment has the plain one; or None."""
         return None
+
+    def check(self, algorithm: Algorithm, setting: Setting) -> None:
+        """Raise FednagError for a run that it cannot decide."""
 
     def init(self) -> dict[str, Any]:
         """What it remembers before the first round."""

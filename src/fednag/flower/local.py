@@ -88,10 +88,11 @@ class Federation:
         write_app(app, tables, CONNECTION)
         return self.run(app, tell)
 
-    def run(self, app: Path, tell: Callable[[str], None]) -> Path:
-        """The same for an app that is there."""
+    def run(self, app: Path, tell: Callable[[str], None], changes: str = "") -> Path:
+        """The same for an app that is there; ``changes`` of its configuration, as Flower's -c."""
         count = sum(1 for _ in self.processes.folder.glob("run-*.log"))
         command = ["flwr", "run", str(app), CONNECTION, "--stream"]
+        command += ["--run-config", changes] if changes else []
         if self.simulated:
             command += ["--federation-config", f"num-supernodes={self.simulated}"]
         self.processes.journal.write_text("")

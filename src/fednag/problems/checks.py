@@ -61,7 +61,7 @@ class Function:
     widened: Callable[[Given], Given]
     """The same numbers in double precision, for a problem's twin."""
     most: int | None = None
-    """Rows compared when a recording is first used, spread over all of them; None: all."""
+    """Rows compared, spread over all of them; None: all at first, and then one after the other."""
     before: Callable[[Given], list[Tensor | None]] | None = None
     """For each result, what it was before: an error is measured by how far the result moved."""
 
@@ -101,8 +101,11 @@ class Checked:
     def _check(self, recording: Recording, given: Given, due: int, padded: bool) -> None:
         workers = len(given[0])
         first = recording.checked[padded] < 0
-        apart = -(-workers // (self.function.most or workers))
-        rows = slice(0, workers, apart) if first else slice(due % workers, due % workers + 1)
+        if self.function.most is not None:  # other ones every time
+            apart = -(-workers // self.function.most)
+            rows = slice(due % apart, workers, apart)
+        else:
+            rows = slice(0, workers) if first else slice(due % workers, due % workers + 1)
         if first:  # the first weights may be what a recording holds on to
             given = self.function.moved(given)
         with private_randomness(SEED + due):

@@ -190,6 +190,7 @@ class Builder:
         if experiment.clock.fleet is not None:
             resolved, plan, remarks = timed(resolved, plan)
             notes += remarks
+        plan.scheme.controller.check(algorithm, plan.setting)
         return resolved, plan, [*dataset.notes, *deal.notes, *notes, *warnings(experiment, dataset)]
 
     def dataset(self, experiment: Experiment) -> Dataset:

@@ -9,7 +9,7 @@ methods whose momentum is a mean of gradients. It is found by running the method
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, isclose, isfinite, log10
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from fednag.algorithms.local import OPTIONS
 from fednag.core.algorithm import Algorithm, News, Slopes, local_round, server_round
 from fednag.core.vectors import Vector
+from fednag.errors import FednagError
 
 ETA = 3  # one trial in so many goes on, for so many times as long
 FULL = 3  # rungs: the last one is as long as a run
@@ -47,6 +48,38 @@ class Region:
         u, *rest = ((0.5 + number / _ROOT**power) % 1 for power in (1, 2, 3))
         step = self.low * (self.high / self.low) ** u
         return step, tuple(self.momenta[int(v * len(self.momenta))] for v in rest)
+
+
+@dataclass(frozen=True)
+class Span:
+    """The values of a number in a space of one's own, ``FIELD=LOW:HIGH`` or ``FIELD=LOW:HIGH:log``.
+
+    >>> from fednag.runs.search import Span
+    >>> Span.read("lr=0.001:1:log")
+    ('lr', Span(low=0.001, high=1.0, log=True))
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    @classmethod
+    def read(cls, text: str) -> tuple[str, Span]:
+        name, _, values = text.partition("=")
+        low, _, rest = values.partition(":")
+        high, colon, scale = rest.partition(":")
+        try:
+            found = cls(float(low), float(high), scale == "log")
+        except ValueError:
+            found = cls(0.0, 0.0)
+        sound = -inf < found.low < found.high < inf and (found.low > 0 or not found.log)
+        if not name or not sound or (colon and scale != "log"):
+            raise FednagError(
+                "--space",
+                remedy="write e.g. mu=0:1, or lr=0.001:1:log, the lower first",
+                given=text,
+            )
+        return name, found
 
 
 @dataclass(frozen=True)
@@ -105,6 +138,8 @@ class Scale:
     slope: float
     tau: int
     is_linear: bool  # else that number is taken as the step itself
+    # Effective steps that were found, by momenta.
+    known: dict[tuple[float, ...], float] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, algorithm: Algorithm, slope: float, tau: int) -> Scale:
@@ -143,8 +178,12 @@ class Scale:
         """The effective step of one unit of the number that sets it."""
         if not self.is_linear:
             return 1.0
-        rule: Any = replace(self.algorithm, **momenta)  # type: ignore[type-var]
-        return moved(rule, self.slope, self.tau) / self.slope / float(getattr(rule, self.number))
+        key = tuple(momenta.values())
+        if key not in self.known:
+            rule: Any = replace(self.algorithm, **momenta)  # type: ignore[type-var]
+            here = moved(rule, self.slope, self.tau) / self.slope
+            self.known[key] = here / float(getattr(rule, self.number))
+        return self.known[key]
 
 
 def moved(algorithm: Algorithm, slope: float, tau: int) -> float:

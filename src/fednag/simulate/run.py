@@ -118,6 +118,8 @@ class Plan:
         """What is the same in all rounds, for the controller."""
         sizes = np.array([len(owned) for owned in self.owned], dtype=np.int64)
         cohort = min(self.per_round or len(sizes), len(sizes))
+        # To count is to try the transforms.
+        counts = self.stop_bytes is not None or self.scheme.controller.needs_bytes
         return Setting(
             self.seed,
             self.tau,
@@ -128,7 +130,7 @@ class Plan:
             self.without,
             self.batch,
             self.pace,
-            round_bytes(self.scheme, self.problem),
+            round_bytes(self.scheme, self.problem) if counts else None,
         )
 
     @property
