@@ -54,7 +54,6 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "data.task": (None, "regression"),
     "data.validation": (None, 0.2),
     "data.standardise": (False, True),
-    "data.validation": (None, 0.2),
     "data.alpha": (None, 0.5),
     "data.beta": (None, 0.5),
     "data.workers": (None, 3),
@@ -191,7 +190,7 @@ AFTER_FIRST = {
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
     *("stop.bytes", "stop.plateau", "stop.window"),
     *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule"),
-    *("attack", "own", "tier", "training.without", "data.validation"),
+    *("attack", "own", "tier", "training.without"),
     *("privacy.delta", "privacy.epsilon", "privacy.unit", "privacy.norm"),
     "privacy.noise_multiplier",
 }
