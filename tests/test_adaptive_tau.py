@@ -285,7 +285,7 @@ def test_who_is_there_before_the_budget_is_over_counts(blobs: Dataset) -> None:
     assert not torch.equal(found[1].server.w, found[0].server.w)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fednag", "mime", "marina", "diana"])
+@pytest.mark.parametrize("name", ["fedavg", "fednag", "mime", "marina"])
 @pytest.mark.parametrize("rounds", [0.5, 1.0, 3.5])
 def test_bytes_are_never_overspent_and_the_last_round_is_one_that_fits(
     blobs: Dataset, name: str, rounds: float
@@ -334,7 +334,7 @@ def test_iterations_are_never_overspent_and_the_last_round_is_cut(
     assert found[-1].iteration == sum(taus(found))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fednag", "mime", "scaffold"])
+@pytest.mark.parametrize("name", ["fednag", "mime"])
 @pytest.mark.parametrize("unit", ["seconds", "bytes"])
 def test_it_goes_on_to_the_same_bits(blobs: Dataset, name: str, unit: Any) -> None:
     rule = AdaptiveTau(budget=300.0 if unit == "seconds" else 2e4, unit=unit, phi=0.5)
@@ -355,7 +355,7 @@ def test_it_goes_on_to_the_same_bits(blobs: Dataset, name: str, unit: Any) -> No
 def test_silos_do_the_same_taus(tmp_path: Path) -> None:
     config = config_of(
         tmp_path / "flower", algorithm__name="fednag", controller__kind="adaptive-tau",
-        controller__budget=4.5e5, controller__h="fednag", controller__phi=0.5, rounds=40,
+        controller__budget=3e5, controller__h="fednag", controller__phi=0.5, rounds=40,
     )  # fmt: skip
     run = play(config, grid_of(config))
     here = simulated(read_run_config(config), tmp_path / "here")
@@ -366,7 +366,7 @@ def test_silos_do_the_same_taus(tmp_path: Path) -> None:
     assert str(run.ending) == str(here.ending)
     assert run.ending.kind == "budget"
     ours, theirs = run.records[-1], here.records[-1]
-    assert ours.bytes_up + ours.bytes_down == theirs.bytes_up + theirs.bytes_down <= 4.5e5
+    assert ours.bytes_up + ours.bytes_down == theirs.bytes_up + theirs.bytes_down <= 3e5
 
 
 @dataclass(frozen=True)

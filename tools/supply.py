@@ -17,6 +17,7 @@ import tomllib
 from html.parser import HTMLParser
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 from urllib.parse import urldefrag, urljoin
 
 from packaging.requirements import Requirement
@@ -56,18 +57,24 @@ def closure(extras: tuple[str, ...]) -> dict[str, str]:
         if not new:
             return
         seen.update(new)
+        if name == PROJECT:  # what pyproject.toml says now, not when it was installed
+            for extra in wanted:
+                add_all(project()["optional-dependencies"][extra], frozenset())
+            add_all(project()["dependencies"], frozenset())
+            return
         try:
             installed = distribution(name)
         except PackageNotFoundError:
             sys.exit(f"{name} is not installed here: run `make .venv/.installed-docs` first")
         found[name] = installed.version
-        for line in installed.requires or ():
-            needed = Requirement(line)
+        add_all(installed.requires or [], wanted)
+
+    def add_all(lines: list[str], wanted: frozenset[str]) -> None:
+        for needed in map(Requirement, lines):
             if any(applies(needed, extra) for extra in {"", *wanted}):
                 add(needed.name, frozenset(needed.extras))
 
     add(PROJECT, frozenset(extras))
-    del found[PROJECT]
     return dict(sorted(found.items()))
 
 
@@ -75,9 +82,13 @@ def applies(needed: Requirement, extra: str) -> bool:
     return needed.marker is None or needed.marker.evaluate({"extra": extra})
 
 
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return found
+
+
 def every_extra() -> tuple[str, ...]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return tuple(project["optional-dependencies"])
+    return tuple(project()["optional-dependencies"])
 
 
 def pinned(text: str) -> dict[str, str]:
