@@ -145,7 +145,13 @@ def test_payloads_are_what_methods_declare(name: str) -> None:
     algorithm = ALGORITHMS[name]()
     w = torch.zeros(5)
     expected = {"fednag": (2, 2), "mime": (4, 2), "mimelite": (2, 2), "scaffold": (2, 2)}
-    expected |= {"adiana": (2, 2), "fednag-rebuilt": (2, 1), "mfl": (2, 2), "fedlion": (2, 2)}
+    expected |= {
+        "adiana": (2, 2),
+        "fednag-rebuilt": (2, 1),
+        "mfl": (2, 2),
+        "hiermo": (2, 2),
+        "fedlion": (2, 2),
+    }
     expected |= {"stem": (2, 2), "fedglomo": (2, 2), "scaffold-m": (3, 2)}
     expected |= dict.fromkeys(("fedcm", "fedadc", "domo", "ghbm", "marina"), (2, 1))
     numbers = {"stem": (1, 0), "fednova": (0, 1), "fedexp": (0, 1)}

@@ -96,6 +96,7 @@ def test_whoever_can_be_talkative_can_be_quiet(fednag: Caller) -> None:
     given = {"run": ["e.toml"], "sweep": ["e.toml", "--grid", "seed=1"], "resume": ["."]}
     given |= {"compare": ["e.toml", "--algorithms", "fednag"], "paper run": ["tau"]}
     given |= {"frontier": ["e.toml", "--target", "0.9"], "decide": ["e.toml"], "tune": ["e.toml"]}
+    given |= {"what-if": ["runs"]}
     given |= {"time plan": ["--fleet", "lan", "--target", "0.9"], "paper all": []}
     talkative = [path for path, command in LEAVES.items() if "--verbose" in options(command)]
     assert set(talkative) == set(given)

@@ -353,6 +353,7 @@ GIVEN_BY = {
     "fednag.frontier": {"Candidate": "candidates", "Frontier": "frontier"},
     "fednag.decide": {"Decision": "decide", "Pair": "decide"},
     "fednag.tuning": {"Trial": "tune", "Tuned": "tune", "Tuning": "tune"},
+    "fednag.whatif": {"Effect": "what_if", "WhatIf": "what_if"},
 }
 
 
@@ -366,6 +367,7 @@ GIVEN_BY = {
         "fednag.frontier",
         "fednag.decide",
         "fednag.tuning",
+        "fednag.whatif",
     ],
 )
 def test_all_that_is_public_has_an_example(home: str) -> None:

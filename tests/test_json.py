@@ -138,6 +138,10 @@ CASES: dict[str, Case] = {
         ("tiny.toml", "--algorithms", "fednag,fedavg", "--most-seeds", "2", "--out", "decided"),
         {"measure", "margin", "confidence", "decided", "sentences", "pairs", "runs", "files"},
     ),
+    "what-if": (
+        ("kept", "--without", "worker:1", "--out", "changed"),
+        {"run", "what_if", "key", "changes", "rows", "notes", "files"},
+    ),
     "privacy plan": (
         ("--epsilon", "8", "--delta", "1e-5", "--workers", "9", "--rounds", "4"),
         {"noise_multiplier", "epsilon", "exactly", "delta", "unit", "local", "times"}
@@ -279,6 +283,7 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "frontier": (("tiny.toml", "--target", "0.9", "--uplinks", "sing"), "did you mean sign?"),
     "tune": (("tiny.toml", "--methods", "fednag", "--budget", "1"), "--budget 1: give 3 trials"),
     "decide": (("tiny.toml", "--algorithms", "fednag"), "name two methods at least"),
+    "what-if": (("kept", "--without", "worker:99"), "there is no worker 99"),
     "privacy plan": (("--epsilon", "0", "--delta", "1e-5", "--workers", "9"), "--epsilon"),
     "privacy spent": (("none",), "none: no such folder"),
     "compare": (("tiny.toml", "--algorithms", "fednog"), "did you mean fednag?"),

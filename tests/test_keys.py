@@ -26,6 +26,7 @@ from fednag.algorithms import ALGORITHMS
 from fednag.api import resume_all, run_all
 from fednag.config import Experiment, Training, override, parse, read
 from fednag.config.keys import FORMAT, Key, keys_of
+from fednag.config.sections import Tier
 from fednag.errors import FednagError
 from fednag.paper import records as kept
 from fednag.paper.figure import read_figures
@@ -51,8 +52,8 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "data.test_path": (None, "b.csv"),
     "data.test_share": (None, 0.3),
     "data.task": (None, "regression"),
-    "data.standardise": (False, True),
     "data.validation": (None, 0.2),
+    "data.standardise": (False, True),
     "data.alpha": (None, 0.5),
     "data.beta": (None, 0.5),
     "data.workers": (None, 3),
@@ -71,6 +72,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "training.batch": (64, 0),
     "training.participants": (None, 2),
     "training.fraction": (None, 0.5),
+    "training.without": (None, (3,)),
     "evaluation.every": (1, 2),
     "evaluation.samples": (0, 9),
     "evaluation.per_worker": (False, True),
@@ -93,6 +95,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "engine.recorded": (True, False),
     "checkpoint.rounds": (0, 1),
     "checkpoint.seconds": (30.0, 1.0),
+    "checkpoint.keep": (False, True),
     "clock.fleet": (None, "phones"),
     "clock.deadline": (None, 2.0),
     "clock.digest": (None, "abc"),
@@ -110,6 +113,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "controller.kind": ("constant", "steps-by-worker"),
     "schedule": ((), ({"kind": "cosine", "field": "algorithm.lr"},)),
     "attack": ((), ({"kind": "sign-flip"},)),
+    "tier": ((), (Tier(),)),
     "own": (None, {"mine.py": "f" * 64}),
 }
 OPTIONS = {"weight_decay": 0.0, "clip": 0.0}  # of methods with local SGD
@@ -143,6 +147,7 @@ METHODS: dict[str, dict[str, float]] = {
     "csgd": {"lr": 0.01},
     "cnag": {"lr": 0.01, "momentum": 0.9},
     "mfl": {"lr": 0.01, "momentum": 0.9},
+    "hiermo": {"lr": 0.01, "momentum": 0.9, "edge_momentum": 0.5},
     "fedcm": {"lr": 0.01, "momentum": 0.9, "server_lr": 1.0},
     "fedadc": {"lr": 0.01, "momentum": 0.9, "local_momentum": 0.9, "server_lr": 1.0},
     "domo": {
@@ -176,6 +181,7 @@ METHODS = {
 }
 NO_NUMBERS = {
     *("name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds"),
+    "checkpoint.keep",
     *("ledger.kind", "ledger.anchor"),
 }
 AFTER_FIRST = {
@@ -184,7 +190,7 @@ AFTER_FIRST = {
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
     *("stop.bytes", "stop.plateau", "stop.window"),
     *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule"),
-    *("attack", "own"),
+    *("attack", "own", "tier", "training.without"),
     *("privacy.delta", "privacy.epsilon", "privacy.unit", "privacy.norm"),
     "privacy.noise_multiplier",
 }

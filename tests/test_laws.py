@@ -325,6 +325,7 @@ def test_payloads_in_vectors() -> None:
         "fedavgm": (1, 1),
         "fedadam": (1, 1),
         "mfl": (2, 2),
+        "hiermo": (2, 2),
         "fedcm": (2, 1),
         "fedadc": (2, 1),
         "domo": (2, 1),

@@ -45,6 +45,7 @@ from fednag.algorithms import (
     FedPAQ,
     FedProx,
     FedYogi,
+    HierMo,
     LocalGHBM,
     Mime,
     MimeLite,
@@ -94,6 +95,10 @@ HAND: list[tuple[Algorithm, dict[str, float]]] = [
     (
         ADIANA(lr=0.1, mu=0.4, omega=1.0, p=1.0),
         {"w": 0.3491223958333333, "y": 0.40328125, "u": 0.625, "h": 2.8125},
+    ),
+    (
+        HierMo(lr=0.1, momentum=0.5, edge_momentum=0.5),
+        {"w": -14429879 / 10240000, "v": -506871 / 2560000, "p": -4866493 / 5120000},
     ),
     (MFL(lr=0.1, momentum=0.5), {"w": -27269 / 40000, "v": -0.36135}),
     (FedCM(lr=0.1, momentum=0.5, server_lr=0.8), {"w": 5364781 / 16000000}),

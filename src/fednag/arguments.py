@@ -94,7 +94,9 @@ def describe_parts(
         _check_section(key, value)
     raw: dict[str, Any] = {}
     for key, value in sections.items():
-        if key in REGISTRIES:
+        if key == "tier":
+            raw[key] = [dict(table) for table in value]
+        elif key in REGISTRIES:
             raw[key], parts.given[key] = _round_part(key, value)
         else:
             raw[key] = {"kind": value} if isinstance(value, str) else dict(value)
@@ -212,6 +214,10 @@ def _check_section(key: str, value: object) -> None:
         name: getattr(field.annotation, "model_fields", {})
         for name, field in Experiment.model_fields.items()
     }
+    if key == "tier":
+        if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+            raise FednagError(key, remedy="give a list, e.g. tier=[{'groups': 2, 'pi': 4}]")
+        return
     named = isinstance(value, str) and "kind" in sections.get(key, ())  # e.g. split="natural"
     if key in REGISTRIES or (key in sections and (named or isinstance(value, Mapping))):
         return

@@ -7,6 +7,7 @@ from fednag.aggregators.noisy import AdaptiveNoisyMean, MeanWithNoise, NoisyMean
 from fednag.aggregators.norm_bound import NormBound
 from fednag.aggregators.ranked import Median, TrimmedMean
 from fednag.aggregators.secure import Secure
+from fednag.aggregators.staleness import Staleness
 from fednag.core.aggregator import Aggregator
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
@@ -21,6 +22,7 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
     "noisy-mean": NoisyMean,
     "adaptive-noisy-mean": AdaptiveNoisyMean,
     "secure": Secure,
+    "staleness": Staleness,
 }
 
 __all__ = [
@@ -36,5 +38,6 @@ __all__ = [
     "NoisyMean",
     "NormBound",
     "Secure",
+    "Staleness",
     "TrimmedMean",
 ]

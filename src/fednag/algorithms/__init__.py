@@ -8,7 +8,7 @@ from fednag.algorithms.fedavg import CSGD, FedAvg, FedPAQ, FedProx
 from fednag.algorithms.feddyn import FedDyn
 from fednag.algorithms.ghbm import GHBM, FedHBM, LocalGHBM
 from fednag.algorithms.mime import Mime, MimeLite
-from fednag.algorithms.nag import CNAG, MFL, FedNAG, FedNAGLocal, FedNAGRebuilt
+from fednag.algorithms.nag import CNAG, MFL, FedNAG, FedNAGLocal, FedNAGRebuilt, HierMo
 from fednag.algorithms.nbafl import NbAFL
 from fednag.algorithms.scaffold import Scaffold, ScaffoldM
 from fednag.algorithms.server_momentum import FedACG, FedAvgM, FedMom, SlowMo
@@ -57,6 +57,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "nbafl": NbAFL,
     "csgd": CSGD,
     "cnag": CNAG,
+    "hiermo": HierMo,
 }
 
 __all__ = [
@@ -93,6 +94,7 @@ __all__ = [
     "FedPAQ",
     "FedProx",
     "FedYogi",
+    "HierMo",
     "LocalGHBM",
     "Mime",
     "MimeLite",

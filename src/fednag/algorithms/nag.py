@@ -52,6 +52,51 @@ class FedNAG(LocalSGD):
 
 
 @dataclass(frozen=True)
+class HierMo(FedNAG):
+    """Local NAG, momentum at the edges too, and the means of all edges at the cloud.
+
+    Yang, Fu and Bao, "Hierarchical Federated Learning with Momentum Acceleration in Multi-Tier
+    Networks" (2022). Workers do FedNAG's steps; every tau iterations, and every pi rounds of an
+    edge::
+
+        edge    v   <- sum_i D_i v_i / D_edge,      p' <- sum_i D_i w_i / D_edge
+                w   <- p' + edge_momentum (p' - p),  p  <- p'
+        cloud   w, v, p <- their means over edges, weighted by data size
+
+    ``p`` is a point, the edge's last mean. Without [[tier]] there is one edge, the server: FedNAG
+    with FedMom's server. With edge_momentum 0 it is FedNAG with edges, the paper's "three-tier
+    FedNAG", and with pi 1 FedNAG. Workers send what FedNAG's send; between edges and cloud p
+    travels too.
+
+    >>> import torch
+    >>> from fednag import Vectors
+    >>> from fednag.algorithms import HierMo
+    >>> state = Vectors(w=torch.zeros(1), v=torch.zeros(1), p=torch.ones(1))
+    >>> HierMo(edge_momentum=0.5).edge(state, Vectors(w=torch.full((1,), 3.0), v=torch.ones(1))).w
+    tensor([4.])
+    """
+
+    edge_momentum: NonNegative = 0.5
+
+    between = ("p",)
+
+    def init(self, w: Vector) -> Vectors:
+        return super().init(w).but(p=w)
+
+    @property
+    def plain_edges(self) -> bool:
+        return self.edge_momentum == 0
+
+    def edge(self, state: Vectors, mean: Vectors) -> Vectors:
+        p = mean.w
+        return state.but(w=p + self.edge_momentum * (p - state.p), v=mean.v, p=p)
+
+    def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
+        # What edges return has their p: they have applied their rule.
+        return server.but(**mean) if "p" in mean else self.edge(server, mean)
+
+
+@dataclass(frozen=True)
 class MFL(FedNAG):
     """Local heavy-ball momentum, then the mean of the weights and of the momenta.
 

@@ -26,6 +26,7 @@ from fednag.cli.running import report, run_and_report
 from fednag.cli.theory import theory_app
 from fednag.cli.time import time_app
 from fednag.cli.tuning import tune
+from fednag.cli.whatif import what_if
 from fednag.errors import FednagError, printable
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ def resume_runs(*, runs: Runs, telling: Telling) -> None:
 app.command(rich_help_panel=TRAIN)(frontier)
 app.command(rich_help_panel=TRAIN)(tune)
 app.command(rich_help_panel=TRAIN)(decide)
+app.command(name="what-if", rich_help_panel=TRAIN)(what_if)
 app.command(rich_help_panel=SEE)(watch)
 app.command(rich_help_panel=SEE)(show)
 app.command(name="report", rich_help_panel=SEE)(report_page)

@@ -311,11 +311,14 @@ def _observe(path: Path, fields: dict[str, Any], out: Path) -> Observed:
             "use linear or logistic",
             source=path,
         )
-    if training.participants is not None or training.fraction not in (None, 1.0):
+    if experiment.tier:
+        raise FednagError("tier", "in the theory there are no edges", "leave it out", source=path)
+    left_out = "without" if training.without else "participants"
+    if training.without or training.participants or training.fraction not in (None, 1.0):
         raise FednagError(
-            "training.participants",
+            f"training.{left_out}",
             "in the theory every worker takes part",
-            "leave out participants and fraction",
+            "leave out participants, fraction and without",
             source=path,
         )
     if training.iterations < training.tau:

@@ -13,8 +13,9 @@ import torch
 from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participants, read
 from fednag.config.sections import is_own
+from fednag.controllers import CONTROLLERS
 from fednag.devices.fleet import Fleet
-from fednag.devices.replay import Replay, replay
+from fednag.devices.replay import Clock, Replay, replay
 from fednag.devices.workload import Stage, Workload, from_facts, stages_of
 from fednag.errors import FednagError
 from fednag.problems.flops import named_flops
@@ -76,6 +77,10 @@ def timed_run(view: RunView, flops: float | None = None) -> TimedRun:
     named = known or is_own(name)
     tables = raw if named else {**raw, "algorithm": {"name": CUSTOM}}
     experiment = parse(tables, str(folder.path), code=False)
+    if experiment.tier:
+        raise FednagError(
+            "tier", "the time of edges is not known", "leave that run out", source=folder.path
+        )
     assumed: list[str] = []
     try:
         facts = view.info.get("work")
@@ -237,9 +242,7 @@ def replay_runs(
                     "replay it on that one, or train it anew",
                     source=run.folder,
                 )
-            played = [
-                replay(fleet, run.workload, run.rounds, run.seed, section.deadline, leave_out=True)
-            ]
+            played = [_as_trained(run, fleet)]
         else:
             count = replays if fleet.varies else 1
             played = []
@@ -248,6 +251,29 @@ def replay_runs(
                 advance()
         found.append(Timed(run, played))
     return found
+
+
+def _as_trained(run: TimedRun, fleet: Fleet) -> Replay:
+    """A run trained on this fleet's clock, with the delays it had."""
+    kind = run.experiment.controller["kind"]
+    if kind in CONTROLLERS and CONTROLLERS[kind].waits:
+        deadline = run.experiment.clock.deadline
+        return replay(fleet, run.workload, run.rounds, run.seed, deadline, leave_out=True)
+    # Its rounds may not wait for everyone, and its records say when they were over.
+    known = [(record.round, record.clock) for record in run.records if record.clock is not None]
+    rounds, seconds = zip(*known, strict=True)
+    ends = np.interp(np.arange(run.rounds + 1), rounds, seconds)
+    clock, load = Clock(fleet, run.workload, run.seed), run.workload
+    busy = np.zeros((load.workers, 3))
+    for number in range(1, run.rounds + 1):
+        for phase, stage in enumerate(load.stages):
+            for worker in load.participants(number).tolist():
+                work = load.exchange(
+                    stage, worker, load.steps(number, worker), stage.down, stage.up
+                )
+                delays = clock.delays(number, worker, phase, work)
+                busy[worker] += delays.busy(fleet.device(worker), ends[number - 1])
+    return Replay(ends, busy, 0.0, run.rounds)
 
 
 def timed_by_label(timed: Sequence[Timed]) -> dict[str, list[Timed]]:

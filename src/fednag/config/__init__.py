@@ -44,6 +44,7 @@ from fednag.config.sections import (
     Section,
     Split,
     Stop,
+    Tier,
     Training,
     is_own,
 )
@@ -81,6 +82,7 @@ class Experiment(Section):
     controller: dict[str, Any] = Field(default_factory=lambda: {"kind": "constant"})
     schedule: tuple[dict[str, Any], ...] = Field((), strict=False)
     attack: tuple[dict[str, Any], ...] = Field((), strict=False)
+    tier: tuple[Tier, ...] = Field((), strict=False, max_length=1)
     # The files that parts of the user's own are made from, and their digests. Filled in.
     own: dict[str, str] | None = None
 
@@ -296,7 +298,7 @@ def override(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
         if not dot:
             result[section] = new
             continue
-        if section in LISTED:
+        if section in (*LISTED, "tier"):
             result[section] = _changed(result.get(section, []), path, key, new)
             continue
         table = result.setdefault(section, {})

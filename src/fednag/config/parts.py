@@ -15,6 +15,7 @@ from fednag.aggregators import (
     Mean,
     Median,
     Secure,
+    Staleness,
     TrimmedMean,
 )
 from fednag.attacks import ATTACKS
@@ -91,13 +92,25 @@ def scheme_of(experiment: Experiment, algorithm: Algorithm, given: Given | None 
         return Scheme(algorithm, schedules=schedules, gradient=gradient)
     (controller,), (aggregator,) = made["controller"], made["aggregator"]
     aggregator = aggregator_of(algorithm, controller, aggregator)
+    if isinstance(aggregator, Staleness) and not controller.keeps_late:
+        raise FednagError(
+            "aggregator.kind",
+            f"staleness is of late answers, and {experiment.controller['kind']} uses none",
+            "use another, or controller.kind = 'buffered'",
+        )
     if controller.needs_clock and experiment.clock.fleet is None:
         raise FednagError(
             "controller.kind",
             f"{experiment.controller['kind']} goes by a fleet's times, and there is no clock",
             "name a fleet, e.g. clock.fleet = 'paper-edge'",
         )
-    if not controller.waits and not algorithm.rounds_alike:
+    if controller.needs_deadline and experiment.clock.deadline is None:
+        raise FednagError(
+            "clock.deadline",
+            f"is missing, and {experiment.controller['kind']} ends its rounds by it",
+            "give seconds",
+        )
+    if controller.keeps_late and not algorithm.rounds_alike:
         raise FednagError(
             "controller.kind",
             f"{experiment.controller['kind']} does not wait for all workers, and "

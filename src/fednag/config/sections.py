@@ -85,6 +85,19 @@ class Training(Section):
     batch: CountOrZero = 64
     participants: Count | None = None
     fraction: float | None = Field(None, gt=0, le=1)
+    # Workers who take part in nothing; the others keep their data and draws.
+    without: tuple[Annotated[int, Field(ge=0, le=MANY)], ...] | None = Field(None, strict=False)
+
+
+Group = Annotated[tuple[Annotated[int, Field(ge=0, le=MANY)], ...], Field(strict=False)]
+
+
+class Tier(Section):
+    """Edges between the workers and the server; ``training.tau`` is the workers'."""
+
+    # How many edges, or the workers of each; equal numbers of consecutive workers, if a number.
+    groups: Count | Annotated[tuple[Group, ...], Field(strict=False)] = 2
+    pi: Count = 1  # rounds of an edge between two of the server
 
 
 class Evaluation(Section):
@@ -112,6 +125,7 @@ class Stop(Section):
 class Checkpoint(Section):
     rounds: CountOrZero = 0
     seconds: float = Field(30.0, ge=0)
+    keep: bool = False  # the last ones of a run that is over, so that others can go on from there
 
 
 class Engine(Section):

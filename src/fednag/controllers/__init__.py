@@ -1,7 +1,7 @@
 """Every controller and schedule shipped, by the name used in ``[controller]``, ``[[schedule]]``."""
 
 from fednag.controllers.adaptive import AdaptiveTau
-from fednag.controllers.buffered import Buffered
+from fednag.controllers.buffered import Buffered, OverSelection, SemiSynchronous
 from fednag.controllers.cohorts import BySize, PowerOfChoice
 from fednag.controllers.constant import Constant, Poisson, StepsByWorker
 from fednag.controllers.local_steps import BySpeed, Epochs
@@ -19,6 +19,8 @@ CONTROLLERS: dict[str, type[Controller]] = {
     "by-speed": BySpeed,
     "adaptive-tau": AdaptiveTau,
     "buffered": Buffered,
+    "semi-synchronous": SemiSynchronous,
+    "over-selection": OverSelection,
     "trust": Trust,
 }
 SCHEDULES: dict[str, type[Schedule]] = {
@@ -39,9 +41,11 @@ __all__ = [
     "Cosine",
     "Epochs",
     "Inverse",
+    "OverSelection",
     "Poisson",
     "PowerOfChoice",
     "Rising",
+    "SemiSynchronous",
     "Steps",
     "StepsByWorker",
     "Trust",

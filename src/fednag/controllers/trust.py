@@ -79,7 +79,8 @@ class Trust(Controller):
             rng = generator(setting.seed, PARTICIPANTS, news.round + 1)
             drawn = rng.choice(free, setting.cohort, replace=False, p=odds / odds.sum())
             order = replace(order, cohort=np.sort(drawn))
-        return order, {**state, "round": news.round, "asked": order.cohort.tolist()}
+        asked = [w for w in order.cohort.tolist() if w not in setting.without]
+        return order, {**state, "round": news.round, "asked": asked}
 
     def learnt(self, state: dict[str, Any], news: News, workers: int) -> dict[str, Any]:
         """What is remembered of all workers, after a round of which there is news."""

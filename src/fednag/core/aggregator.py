@@ -67,6 +67,8 @@ class Aggregator:
     """Uploads may be whole vectors; otherwise they are differences from what was sent."""
     always: ClassVar[bool] = False
     """A round in which nobody answers has a result too, e.g. noise."""
+    mixes: ClassVar[bool] = False
+    """A late point counts as its difference from the server's now, not from what was sent."""
     hides: ClassVar[bool] = False
     """The server learns the aggregate alone, and no single upload (secure aggregation)."""
 
@@ -85,6 +87,10 @@ class Aggregator:
     def weight(self, size: int, staleness: int) -> float:
         """The weight of an upload, by the worker's samples and how many rounds late it is."""
         return float(size)
+
+    def discount(self, staleness: int) -> float:
+        """What an upload is multiplied by that is so many rounds late; its weight stays."""
+        return 1.0
 
     def lift(self, rows: Vectors, weights: Vector) -> Total:
         """Aggregate n workers' uploads, (n, d) each; sums are as precise as ``weights``, (n,)."""

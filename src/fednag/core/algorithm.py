@@ -93,6 +93,8 @@ class Algorithm(ABC):
     """Vectors of the server sent to every participant at the start of a round."""
     up: ClassVar[tuple[str, ...]] = ("w",)
     """Vectors every participant returns; the server sees only their weighted mean."""
+    between: ClassVar[tuple[str, ...]] = ()
+    """Vectors of the server that only edges need, where there are any: they start from them."""
     asks: ClassVar[bool] = False
     """A stage that only asks something of the workers: they do no local iterations."""
     elementwise: ClassVar[bool] = False
@@ -173,6 +175,15 @@ class Algorithm(ABC):
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         """The server's vectors that change, from the weighted mean of what came up."""
         return server.but(**mean)
+
+    @property
+    def plain_edges(self) -> bool:
+        """Edges do no more than take means."""
+        return type(self).edge is Algorithm.edge
+
+    def edge(self, state: Vectors, mean: Vectors) -> Vectors:
+        """An edge's state after one of its rounds, from the mean over its workers."""
+        return state.but(**mean)
 
 
 @dataclass(frozen=True)

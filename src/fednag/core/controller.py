@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,20 @@ class Order:
     numbers: Mapping[str, float] = field(default_factory=dict)
     """The algorithm's numbers that differ in this round, such as ``lr``."""
     need: int | None = None
-    """Answers that end the exchange; the others stay in flight. None: all."""
+    """Answers that end the exchange. None: all."""
     seconds: float = inf
-    """How long the server waits; who is later is left out."""
+    """How long the server waits for them."""
+    late: Literal["counts", "lost"] | None = None
+    """Whether who is later stays in flight, and counts in the round it comes in, or is left out.
+    None: it counts where an order has a need."""
     until: float = inf
     """When the run's clock must not go further: what is not over by then, with its aggregation, is
     lost, and the clock stands there."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether who is late stays in flight."""
+        return self.late == "counts" or (self.late is None and self.need is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +61,7 @@ class Setting:
     cohort: int  # workers of a round
     sizes: Indexes  # samples of each worker
     deadline: float = inf  # seconds
+    without: tuple[int, ...] = ()  # workers who take part in nothing
     batch: int | None = None  # samples of a mini-batch, 0: all; None: workers alone know
     pace: NDArray[np.float64] | None = None  # seconds of each worker's iteration, on a clock
     bytes: int | None = None  # most that a worker sends and is sent in a round; None: not known
@@ -74,10 +83,14 @@ class Controller:
     """Stages that go ahead of the method's own, e.g. to ask for losses."""
     needs_clock: ClassVar[bool] = False
     """It goes by a fleet's times, so the run needs a clock."""
+    needs_deadline: ClassVar[bool] = False
+    """That clock must have a deadline."""
     needs_bytes: ClassVar[bool] = False
     """It asks how many bytes a round has."""
     waits: ClassVar[bool] = True
-    """Rounds last until all have answered, or are late; otherwise ``need`` answers end them."""
+    """Rounds last until all have answered, or are lost."""
+    keeps_late: ClassVar[bool] = False
+    """Late answers count in later rounds, so that answers of all rounds must mean the same."""
     reads: ClassVar[tuple[str, ...]] = ()
     """Vectors made by those stages that are sent to workers beside the method's own."""
     sampling: ClassVar[str | None] = None
@@ -168,6 +181,17 @@ class Schedule:
     def at(self, first: float, done: float) -> float:
         """Its value when the share ``done`` of all iterations is done; ``first`` is the file's."""
         raise NotImplementedError
+
+
+def without(order: Order, absent: tuple[int, ...]) -> Order:
+    """The order for all but these workers; what it says of the others stays."""
+    if not absent:
+        return order
+    here = ~np.isin(order.cohort, absent)
+    steps = np.asarray(order.steps)
+    return replace(
+        order, cohort=order.cohort[here], steps=steps[here].tolist() if steps.ndim else order.steps
+    )
 
 
 def steps_of(order: Order, most: int) -> Indexes:

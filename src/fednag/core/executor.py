@@ -36,6 +36,7 @@ class Exchange:
     starts: Indexes  # iterations each has done before
     staleness: int = 0
     as_differences: bool = False  # points come up as differences from what was sent
+    base: Vectors | None = None  # and then count as differences from these; None: from that too
     wire: Vectors | None = None  # what was sent as it travels, where a transform changed it
     aggregator: Aggregator | None = None  # as it is in this exchange; None: the scheme's
     weight: float = 0.0  # the weight of all who were asked; 0: of its workers
@@ -128,6 +129,8 @@ class Executor:
     """Samples of all workers."""
     keys: Mapping[int, str] = MappingProxyType({})
     """The public keys of workers who sign what they send."""
+    between: tuple[str, ...] = ()
+    """Vectors that are sent beside a stage's own, to those between server and workers."""
     counts_downloads: bool = False
     """Its answers say how many bytes went down; otherwise everyone reached is sent all of it."""
 

@@ -17,7 +17,7 @@ import torch
 from fednag.core.aggregator import Aggregator, Total
 from fednag.core.algorithm import BUFFERS, Algorithm, News, lengths, server_round
 from fednag.core.attack import Attack
-from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of
+from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of, without
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined, screened
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
 from fednag.core.ledger import round_entry, upload_entries
@@ -109,7 +109,8 @@ class Loop:
             order, draft.control = scheme.controller.next(
                 draft.control, draft.news, free, rules, setting
             )
-            if order.need is not None and not (len(stages) == 1 and stage.rounds_alike):
+            order = without(order, setting.without)
+            if order.keeps and not (len(stages) == 1 and stage.rounds_alike):
                 raise FednagError(
                     "controller.kind",
                     f"{type(scheme.controller).__name__} does not wait for all workers, and "
@@ -168,7 +169,7 @@ class Loop:
             workers=workers,
             steps=steps,
             starts=np.full_like(starts, state.iteration) if scheme.by_round else starts,
-            as_differences=not scheme.exact or order.need is not None,
+            as_differences=not scheme.exact,
             wire=wire,
             aggregator=scheme.aggregator.ready(kept, self.setting),
             receipts=self.ledger,
@@ -178,7 +179,8 @@ class Loop:
         """What workers receive, and what travels instead if the downlink has transforms."""
         scheme, server = self.scheme, draft.server
         own = place >= len(scheme.controller.before)
-        names = dict.fromkeys((*scheme.stages[place].down, *(scheme.controller.reads * own)))
+        down = (*scheme.stages[place].down, *self.executor.between)
+        names = dict.fromkeys((*down, *(scheme.controller.reads * own)))
         if BUFFERS in server:
             names[BUFFERS] = None
         sent = server.pick(list(names))
@@ -219,7 +221,7 @@ class Loop:
             kept = draft.residues.get(keeper) or kept
             draft.residues[keeper] = aggregator.learn(kept, total, rng)
         mean = mean.map(lambda vector: vector.to(server.w.dtype))
-        if asked.as_differences:
+        if any(part.as_differences for part in taken) or (not taken and asked.as_differences):
             sent = asked.sent
             mean = mean.map_named(lambda name, v: v + server[name] if name in sent else v)
         if self.ledger:
@@ -232,7 +234,7 @@ class Loop:
         ]
         draft.news = News(
             # Who came, and with how much data, is no news where a result must not depend on it.
-            share=self._expected if aggregator.always else answers.size / self.executor.held,
+            share=self._expected if aggregator.always else answers.size / self._held,
             steps=float(np.mean(done)) if done else 0.0,
             staleness=tuple(np.repeat([part.staleness for part in taken], counts).tolist()),
             seconds=draft.now,
@@ -251,14 +253,19 @@ class Loop:
         return True
 
     @property
+    def _held(self) -> int:
+        """Samples of all who take part."""
+        return self.executor.held - int(self.setting.sizes[list(self.setting.without)].sum())
+
+    @property
     def _expected(self) -> float:
         """The part of all workers that a round is meant to have."""
         return self.setting.cohort / len(self.setting.sizes)
 
     def _closed(self, draft: _Draft, order: Order, asked: Exchange) -> list[Exchange]:
-        """Wait until the exchange is over: whose answers are in it, by worker.
+        """Wait until the exchange is over: whose answers are in it, by when they were asked.
 
-        With ``need`` the rest stays in flight; otherwise who comes after ``seconds`` is left out.
+        Who is later stays in flight where the order keeps them, and is left out otherwise.
         """
         executor, now = self.executor, draft.now
         arrivals = executor.arrivals(asked, now)
@@ -267,31 +274,38 @@ class Loop:
             draft.stages.append((wire.nbytes, 0))
             if not executor.counts_downloads:
                 draft.down += wire.nbytes * len(asked.workers)
-        if order.need is None:
-            limit = min(now + order.seconds, order.until)
-            there = (arrivals <= limit) & np.isfinite(arrivals)
-            end = float(arrivals[there].max(initial=now))
-            if not there.all():
-                end = limit if isfinite(limit) else end
-                draft.lose(asked.workers[~there])
-            taken = [asked.among(there)] if not there.all() else [asked]
-            draft.now = end
-        else:
-            flights = [
-                Flight(
-                    int(worker), asked.round, int(asked.steps[i]), int(asked.starts[i]),
-                    float(arrivals[i]), asked.sent, asked.numbers,
-                )
-                for i, worker in enumerate(asked.workers)
-            ]  # fmt: skip
-            waiting = sorted((*draft.flying, *flights), key=lambda f: (f.arrival, f.worker))
-            ready = [f for f in waiting if isfinite(f.arrival)][: order.need]
-            draft.flying = tuple(f for f in waiting if f not in ready)
-            draft.now = max([now, *(f.arrival for f in ready)])
-            taken = [_landed(f, asked) for f in sorted(ready, key=lambda f: f.worker)]
+        limit = min(now + order.seconds, order.until)
+        flying = draft.flying
+        coming = np.concatenate([[flight.arrival for flight in flying], arrivals])
+        whose = np.concatenate([[flight.worker for flight in flying], asked.workers])
+        there = (coming <= limit) & np.isfinite(coming)
+        complete = bool(there.all())
+        if order.need is not None and there.sum() >= order.need:
+            first = np.lexsort((whose, np.where(there, coming, np.inf)))[: order.need]
+            there, complete = np.isin(np.arange(len(coming)), first), True
+        end = float(coming[there].max(initial=now))
+        draft.now = end if complete or not isfinite(limit) else limit
+        own = there[len(flying) :]
+        draft.flying = tuple(f for f, here in zip(flying, there, strict=False) if not here)
+        landed = [f for f, here in zip(flying, there, strict=False) if here]
+        if order.keeps:
+            late = np.flatnonzero(~own)
+            draft.flying += tuple(_flight(asked, int(i), float(arrivals[i])) for i in late)
+        elif not own.all():
+            draft.lose(asked.workers[~own])
+        taken = [asked.among(own)] if not own.all() else [asked]
+        if landed:  # points that were sent in several rounds are averaged as differences
+            base = draft.server if self.scheme.aggregator.mixes else None
+            sent = {flight.round: flight for flight in landed}
+            taken = [replace(part, as_differences=True) for part in taken]
+            taken += [
+                _landed([f for f in landed if f.round == number], asked, base)
+                for number in sorted(sent)
+            ]
         taken = [part for part in taken if len(part.workers)]
         if taken:
-            draft.now += sum(executor.aggregation(part) for part in taken)
+            everyone = np.concatenate([part.workers for part in taken])
+            draft.now += executor.aggregation(replace(asked, workers=everyone))
         elif draft.now == draft.state.clock and asked.place == 0:
             draft.now = executor.idle(order.cohort, draft.now, order.seconds)
         if draft.now > order.until:  # the aggregate would be there too late
@@ -425,13 +439,23 @@ class _Draft:
         return (RoundFacts(number, self.down, self.up, who, how, stages),)
 
 
-def _landed(flight: Flight, asked: Exchange) -> Exchange:
-    """The task of a flight that has arrived in the round of ``asked``."""
-    one = np.array([flight.worker], dtype=np.int64)
+def _flight(asked: Exchange, place: int, arrival: float) -> Flight:
+    """The task of one worker of an exchange, under way."""
+    worker, steps, start = (int(of[place]) for of in (asked.workers, asked.steps, asked.starts))
+    return Flight(worker, asked.round, steps, start, arrival, asked.sent, asked.numbers)
+
+
+def _landed(flights: list[Flight], asked: Exchange, base: Vectors | None) -> Exchange:
+    """The task of flights of one round that have arrived in the round of ``asked``."""
+    flights = sorted(flights, key=lambda flight: flight.worker)
+    first = flights[0]
+    workers, steps, starts = (
+        np.array([getattr(flight, name) for flight in flights], dtype=np.int64)
+        for name in ("worker", "steps", "start")
+    )
     return Exchange(
-        asked.stage, asked.place, flight.numbers, flight.round, flight.sent, one,
-        np.array([flight.steps]), np.array([flight.start]), asked.round - flight.round, True,
-        receipts=asked.receipts,
+        asked.stage, asked.place, first.numbers, first.round, first.sent, workers, steps, starts,
+        asked.round - first.round, True, base, receipts=asked.receipts,
     )  # fmt: skip
 
 

@@ -611,7 +611,7 @@ def shipped() -> list[str]:
 
     >>> from fednag.clock import shipped
     >>> shipped()
-    ['highway', 'lan', 'paper-edge', 'silos-wan', 'sumo-town', 'vehicles']
+    ['highway', 'lan', 'paper-edge', 'phones', 'silos-wan', 'sumo-town', 'vehicles']
     """
     folder = files("fednag.devices") / "fleets"
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith("toml"))

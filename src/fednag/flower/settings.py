@@ -153,6 +153,14 @@ class Deployment:
                 )
         if experiment.attack:
             raise FednagError("attack", "it is for the simulator, and silos train", "leave it out")
+        if experiment.tier:
+            raise FednagError("tier", "silos answer the server itself", "leave it out")
+        if experiment.training.without:
+            raise FednagError(
+                "training.without",
+                "silos that are not to train need not be started",
+                "leave it out",
+            )
         if self.scheme.controller.needs_clock:
             raise FednagError(
                 "controller.kind",

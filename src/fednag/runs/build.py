@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fednag.aggregators import Mean
 from fednag.compute.threads import one_thread
 from fednag.config import CUSTOM, Experiment, build_algorithm, participants
 from fednag.config.own import own_loss, own_metrics, own_model
 from fednag.config.parts import scheme_of
-from fednag.config.sections import Data, Evaluation, Split, Stop, is_own
+from fednag.config.sections import Data, Evaluation, Split, Stop, Tier, is_own
+from fednag.controllers import Constant, Poisson
 from fednag.core.algorithm import BUFFERS, Algorithm, lengths
 from fednag.core.attack import attackers
-from fednag.core.keys import Draws
+from fednag.core.keys import Draws, Indexes
 from fednag.core.loop import Scheme
 from fednag.core.vectors import Vectors
 from fednag.data import partition, tables
@@ -40,6 +43,7 @@ from fednag.runs.choices import choose
 from fednag.simulate.engine import first_memory, first_state
 from fednag.simulate.private import check_model
 from fednag.simulate.run import Level, Patience, Plan, Plateau
+from fednag.simulate.tiers import Edges
 
 T = TypeVar("T")
 
@@ -174,7 +178,11 @@ class Builder:
             chunk=choice.chunk,
             threads=choice.threads,
             ledger=experiment.ledger.kind == "chain",
+            without=absent(training.without or (), scheme, workers),
         )
+        if experiment.tier:
+            plan, remark = tiered(experiment, plan)
+            notes.append(remark)
         if experiment.privacy.delta is not None:
             plan = private(experiment, plan)
             assert plan.privacy is not None
@@ -285,6 +293,94 @@ class Builder:
             self._made[key] = make()
         made: T = self._made[key]
         return made
+
+
+def absent(named: Sequence[int], scheme: Scheme, workers: int) -> tuple[int, ...]:
+    """The workers who take part in nothing; raises FednagError for what cannot be."""
+    missing = tuple(sorted(set(named)))
+    field = "training.without"
+    if not missing:
+        return ()
+    if scheme.algorithm.pooled:
+        raise FednagError(field, "a centralised method has no workers", "use another method")
+    if missing[-1] >= workers:
+        raise FednagError(
+            field,
+            f"there is no worker {missing[-1]}",
+            f"they are numbered from 0 to {workers - 1}",
+        )
+    if len(missing) == workers:
+        raise FednagError(field, "nobody would be left to train", "name fewer workers")
+    if scheme.aggregator.always:
+        raise FednagError(
+            field,
+            f"{type(scheme.aggregator).__name__} divides by the workers a round is meant to have",
+            "use another aggregator",
+        )
+    return missing
+
+
+def tiered(experiment: Experiment, plan: Plan) -> tuple[Plan, str]:
+    """The plan with edges, and a note on what travels where; raises for what goes not with them."""
+    (section,), scheme, method = experiment.tier, plan.scheme, plan.algorithm
+    kind, w = type(method), plan.problem.initial
+    alone = len(scheme.stages) == 1 and {*method.up} <= {*method.down}
+    plain = kind.draw is Algorithm.draw and kind.settle is Algorithm.settle
+    # A rule of the server's must not hang on what its workers did in one round.
+    model_alone = method.up == method.down == ("w",) and not method.memory(w)
+    suits = kind.edge is not Algorithm.edge or kind.update is Algorithm.update or model_alone
+    others = {
+        "algorithm.name": method.pooled or not (alone and plain and suits),
+        "uplink": bool(scheme.uplink.parts),
+        "downlink": bool(scheme.downlink.parts),
+        "aggregator.kind": type(scheme.aggregator) is not Mean,
+        "controller.kind": type(scheme.controller) not in (Constant, Poisson),
+        "schedule": bool(scheme.schedules),
+        "attack": bool(scheme.attacks),
+        "clock.fleet": experiment.clock.fleet is not None,
+        "privacy.delta": experiment.privacy.delta is not None,
+        "ledger.kind": plan.ledger,
+    }
+    if others.pop("algorithm.name"):
+        raise FednagError(
+            "algorithm.name",
+            f"edges take means of what is sent back to workers, and {kind.__name__} needs more",
+            "use another method, or leave [[tier]] out",
+        )
+    for refused, is_there in others.items():
+        if is_there:
+            raise FednagError(
+                refused, "it does not go with edges yet", "leave it out, or leave [[tier]] out"
+            )
+    groups = edges_of(section, len(plan.owned))
+    edges = Edges(groups, plan.tau, section.pi)
+    lower = first_state(method, plan.problem).pick([*method.down]).nbytes
+    upper = lower + first_state(method, plan.problem).pick([*method.between]).nbytes
+    remark = (
+        f"tiers: {len(groups)} edges, {section.pi} of their rounds in a round of the server, "
+        f"{plan.tau} local iterations each; a worker gets {lower:,} bytes in a round of its "
+        f"edge, an edge {upper:,} in one of the server"
+    )
+    return replace(plan, edges=edges, tau=plan.tau * section.pi), remark
+
+
+def edges_of(section: Tier, workers: int) -> tuple[Indexes, ...]:
+    """The workers of each edge."""
+    field = "tier.0.groups"
+    if isinstance(section.groups, int):
+        if section.groups > workers:
+            raise FednagError(
+                field, f"{section.groups} is more than the {workers} workers", "lower it"
+            )
+        return tuple(np.array_split(np.arange(workers), section.groups))
+    listed = sorted(worker for group in section.groups for worker in group)
+    if listed != list(range(workers)) or not all(section.groups):
+        raise FednagError(
+            field,
+            "every worker belongs to one edge, and every edge has one at least",
+            f"name each from 0 to {workers - 1} once",
+        )
+    return tuple(np.array(sorted(group), dtype=np.int64) for group in section.groups)
 
 
 def attacked(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,13 @@ def newest(folder: RunFolder, plan: Plan, owner: str) -> tuple[Checkpoint | None
             "restore what was changed, or start a new run",
         )
     return None, unusable
+
+
+def usable(folder: RunFolder, plan: Plan, owner: str) -> Iterator[Checkpoint]:
+    """Every checkpoint that can be used, newest first."""
+    for file in folder.checkpoint_files():
+        with suppress(UnusableError):
+            yield _read(file, folder, plan, owner)
 
 
 def set_aside(files: Mapping[Path, str]) -> list[str]:

@@ -45,6 +45,9 @@ from fednag.simulate.tuning import alone_note, plain_note
 Listener = Callable[[State], None]
 """Called before training and after every round."""
 
+Begun = tuple[list[Record], checkpoint.Checkpoint]
+"""Where a run was saved, and its records up to there."""
+
 MOST_CELLS = 20_000  # of the table worker x class that run.json keeps
 RECORDED_VERSIONS = ("fednag", "torch", "numpy", "scikit-learn", "safetensors")
 
@@ -86,8 +89,11 @@ class Execution:
         self.key = self.experiment.all_keys[0]
         self.anchor = own_anchor(self.experiment.ledger.anchor, "ledger.anchor")
 
-    def start(self, out: Path | None = None) -> Outcome:
-        """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``."""
+    def start(self, out: Path | None = None, begun: Begun | None = None) -> Outcome:
+        """Run it from the beginning; with ``out``, in a new folder ``out/<name>/<id>``.
+
+        With ``begun``, it goes on where another run was saved, whose records up to there it takes.
+        """
         if out is None:
             if self.plan.ledger:
                 raise FednagError("ledger.kind", "a ledger is kept in a run's folder", "give out")
@@ -104,9 +110,14 @@ class Execution:
                 self.ledger.begin(self._named)
             self._write_info(folder, "running")
             folder.records_file.touch()
+            records, saved = begun or ([], None)
+            for record in records:
+                folder.append(record)
+            if saved:
+                self._as_saved(saved)
             self._open(folder)
             self._count(folder, 0)
-            return self._train(folder, [], None)
+            return self._train(folder, [*records], saved.state if saved else None)
 
     def resume(self, folder: RunFolder) -> Outcome:
         """Go on where the run in ``folder`` was last saved; if it is over, read what it found."""
@@ -125,11 +136,7 @@ class Execution:
             self.notes += checkpoint.set_aside(unusable)
             folder.records_file.touch()
             if saved:
-                gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
-                gradients.plain = gradients.plain or saved.plain[0]
-                judgements.plain = judgements.plain or saved.plain[1]
-                gradients.alone = gradients.alone or saved.plain[2]
-                self.notes += other_versions(saved.versions)
+                self._as_saved(saved)
                 went_on = f"went on from round {saved.state.round} of {self._rounds(saved.state)}"
                 self.notes.append(f"{went_on} (checkpoint)")
             elif folder.records_file.stat().st_size:
@@ -142,6 +149,24 @@ class Execution:
             records = folder.back_to(saved.mark if saved else None)
             self._open(folder)
             return self._train(folder, records, saved.state if saved else None)
+
+    def saved(self, folder: RunFolder) -> list[Begun]:
+        """The checkpoints of the run in ``folder``, newest first, with the records up to each.
+
+        They are those of this plan, or an error is raised; one that is damaged is passed over.
+        """
+        self._own(folder)
+        records = folder.records()
+        usable = checkpoint.usable(folder, self.plan, self._identity)
+        return [(records[: saved.mark.records], saved) for saved in usable]
+
+    def _as_saved(self, saved: checkpoint.Checkpoint) -> None:
+        """Train as the run did that was saved, also where a recording was found wrong."""
+        gradients, judgements = self.plan.problem.gradients, self.plan.problem.judgements
+        gradients.plain = gradients.plain or saved.plain[0]
+        judgements.plain = judgements.plain or saved.plain[1]
+        gradients.alone = gradients.alone or saved.plain[2]
+        self.notes += other_versions(saved.versions)
 
     def _own(self, folder: RunFolder) -> dict[str, Any]:
         """The content of run.json; refused if it is of another plan."""
@@ -267,13 +292,17 @@ class Execution:
                 name: checkpoint.save_model(m, folder.path / name) for name, m in models.items()
             }
             status = "diverged" if state.diverged else "finished"
+            keep = self.experiment.checkpoint.keep
+            if keep and not state.diverged:
+                self._save(folder, state, len(records))
             found: dict[str, Any] = {}
             if state.best:
                 found = {"best_iteration": state.best.iteration, "best_loss": state.best.loss}
             found |= {"models": digests, "records": asdict(folder.mark(len(records)))}
             told = {"ended": str(state.ended), "ending": asdict(state.ended)}
             self._write_info(folder, status, **told, **found)
-            checkpoint.remove(folder)
+            if not keep:
+                checkpoint.remove(folder)
         return self._run(folder, records, best, final, state.ended)
 
     def _finished(self, folder: RunFolder, info: dict[str, Any]) -> Outcome:
@@ -288,7 +317,8 @@ class Execution:
             for name in ("best.safetensors", "final.safetensors")
         )
         with suppress(OSError):  # it may have ended before it could tidy up
-            checkpoint.remove(folder)
+            if not self.experiment.checkpoint.keep:
+                checkpoint.remove(folder)
         records = folder.records()
         ending = ending_of(folder, info)
         assert ending is not None  # its status says that it is over

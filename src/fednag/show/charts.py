@@ -22,7 +22,16 @@ from fednag.runs.statistics import aligned, average
 from fednag.runs.targets import Target
 from fednag.runs.view import RunView
 from fednag.show.look import COLOURS, look, styles
-from fednag.show.spec import MOST, Lines, Track, curve_specs, titled, tracks_of
+from fednag.show.spec import (
+    ACROSS,
+    MEASURES,
+    MOST,
+    Lines,
+    Track,
+    curve_specs,
+    titled,
+    tracks_of,
+)
 
 PICTURES = ("png", "svg")
 FORMATS = (*PICTURES, "html")
@@ -35,12 +44,51 @@ WIDTH, HEIGHT = 380, 300  # of a chart of lines
 DIRECT = 14  # lines that are labelled where they end; of more there is a legend
 APART = 15  # pixels between two such labels
 MARKED = 6  # markers along a line
+ITERATIONS = {"iteration": ACROSS["iteration"]}
 
 
 def curves_chart(runs: Sequence[RunView], most: int = MOST) -> Any:
     """Loss and accuracy over iterations; a line a method, a band of ± one deviation over seeds."""
     panels = [lines_chart(lines) for lines in curve_specs(tracks_of(runs, most))]
     return finished(alt.hconcat(*panels, spacing=30), heading(runs), _seeds(runs), anchor="start")
+
+
+def what_if_chart(run: RunView, changed: RunView) -> Any:
+    """A run and the same with something changed, and below how far the second is from the first.
+
+    What it scores, sends and takes, over iterations.
+    """
+    tracks = tracks_of([run, changed])
+    scored = all("accuracy" in track.measures and track.columns["accuracy"] for track in tracks)
+    judged = scored and all(None not in track.columns["accuracy"] for track in tracks)
+    columns = ["accuracy" if judged else "loss", "bytes"]
+    clocks = {"clock" in track.columns for track in tracks}
+    if len(clocks) == 1:  # of different clocks there is no difference
+        columns.append("clock" if clocks == {True} else "seconds")
+    panels = []
+    for name in columns:
+        titles = MEASURES | ACROSS
+        drawn = Lines(name, titles[name], name, ITERATIONS, tracks, percent=name == "accuracy")
+        unit = " (points)" if name == "accuracy" else ""
+        gap = _gap(tracks, name, 100 if unit else 1)
+        below = Lines(name, f"difference{unit}", name, ITERATIONS, [gap])
+        panels.append(alt.vconcat(lines_chart(drawn), lines_chart(below), spacing=10))
+    return finished(alt.hconcat(*panels, spacing=30), heading([run, changed]), anchor="start")
+
+
+def _gap(tracks: Sequence[Track], name: str, scale: float) -> Track:
+    """The second track minus the first, at the iterations that both have."""
+    tables = [
+        dict(zip(track.columns["iteration"], track.columns[name], strict=True)) for track in tracks
+    ]
+    pairs = [(i, tables[0][i], tables[1][i]) for i in tables[0] if i in tables[1]]
+    known = [(i, scale * (b - a)) for i, a, b in pairs if a is not None and b is not None]
+    columns: dict[str, list[float | None]] = {
+        "iteration": [i for i, _ in known],
+        name: [gap for _, gap in known],
+        "runs": [1.0] * len(known),
+    }
+    return Track("changed - run", tracks[1].style, 1, columns, (name,))
 
 
 def heading(runs: Sequence[RunView]) -> str:

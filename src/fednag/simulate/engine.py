@@ -91,7 +91,7 @@ class Engine(Executor):
         self._attackers = attackers or {}
         self.first_memory = first_memory(scheme.algorithm, problem)
         # The mean over many workers keeps more digits than the vectors themselves.
-        self._wide = torch.float32 if problem.device.type == "mps" else torch.float64
+        self.wide = torch.float32 if problem.device.type == "mps" else torch.float64
         self._steps = [RecordedStep(stage, problem) for stage in scheme.stages]
         # Random draws are keyed by worker, and there is one generator for all threads.
         self._pool = ThreadPool(1 if problem.gradients.plain else threads)
@@ -253,6 +253,11 @@ class Engine(Executor):
             finite &= self._finite(group, up)
         if self._secure:
             finite &= self._secure.takes(up).cpu().numpy()
+        if asked.base is not None:
+            base = asked.base
+            up = up.map_named(
+                lambda name, rows: rows + (sent[name] - base[name]) if name in sent else rows
+            )
         if type(stage).settle is not Algorithm.settle:
             arrived = up.without(BUFFERS)
             if asked.as_differences:
@@ -290,10 +295,13 @@ class Engine(Executor):
         weights = [aggregator.weight(size, asked.staleness) for size in held]
         if self._secure:
             weights = [self._secure.share(weight, asked.weight) for weight in weights]
+        discount = aggregator.discount(asked.staleness)
         kept = up.map(lambda rows: _rows(rows, finite))
+        if discount != 1.0:
+            kept = kept.map(lambda rows: discount * rows)
         return aggregator.gather(
             kept,
-            torch.tensor(weights, dtype=self._wide).to(self.problem.device),
+            torch.tensor(weights, dtype=self.wide).to(self.problem.device),
             asked.workers[finite].tolist(),
         )
 
@@ -456,7 +464,7 @@ class Engine(Executor):
             w = stacked(w, len(group)).contiguous()
             if whole and len(set(sizes.tolist())) > 1:
                 return self._one_by_one(group, carried, w)
-            total = torch.zeros((), device=self.problem.device, dtype=self._wide)
+            total = torch.zeros((), device=self.problem.device, dtype=self.wide)
             for first in range(0, int(sizes.max()), width):
                 index = np.empty((len(group), width), dtype=np.int64)
                 weight = np.zeros((len(group), width))
@@ -473,7 +481,7 @@ class Engine(Executor):
                 batch = MiniBatch(
                     self.problem, self._tensor(index), weights, Carried(carried.rows), padded
                 )
-                total = total + batch(w).to(self._wide)
+                total = total + batch(w).to(self.wide)
                 if not moved and first + width >= int(sizes.max()):
                     carried.rows, moved = batch.carried.rows, True
             return total.to(self.problem.dtype)

@@ -30,6 +30,7 @@ from fednag.problems.problem import Problem
 from fednag.simulate.engine import Engine, first_state, round_bytes
 from fednag.simulate.evaluator import Evaluator, Measures
 from fednag.simulate.secured import Secured
+from fednag.simulate.tiers import Edges, Tiered
 
 MOST_NAMED = 100  # workers refused or missed in a record; all are counted
 BLOWN_UP = 100  # a loss this many times the first one does not come back to anything useful
@@ -98,6 +99,8 @@ class Plan:
     chunk: int = 1
     threads: int = 1
     deadline: float = inf  # seconds
+    without: tuple[int, ...] = ()  # workers who take part in nothing
+    edges: Edges | None = None  # between workers and server; ``tau`` is then that of the server
     ledger: bool = False  # whether rounds have entries for one
     clock: Callable[[Executor], Executor] | None = None
     """Puts an executor on a clock; without one, everyone answers at once."""
@@ -124,6 +127,7 @@ class Plan:
             cohort,
             sizes,
             self.deadline,
+            self.without,
             self.batch,
             self.pace,
             round_bytes(self.scheme, self.problem) if counts else None,
@@ -192,6 +196,8 @@ class Local:
         executor: Executor = self.engine
         if isinstance(plan.scheme.aggregator, Secure):
             executor = Secured(self.engine, plan.scheme.aggregator)
+        if plan.edges:
+            executor = Tiered(self.engine, plan.edges)
         self.executor = plan.clock(executor) if plan.clock else executor
         self.evaluator = Evaluator(
             self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker, plan.metrics,
