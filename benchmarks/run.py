@@ -33,7 +33,7 @@ ROOT = HERE.parent
 FEDNAG = Path(sys.executable).with_name("fednag")
 BATCH = 64
 CHOICES = 8  # times that auto is asked, each time in a new process
-PARTS = ("contests", "scans", "busy", "many", "clients", "commands")
+PARTS = ("contests", "large", "scans", "busy", "many", "clients", "commands")
 
 
 def main() -> None:
@@ -80,6 +80,9 @@ class Bench:
                 self.contest("logistic", 4, rounds["logistic"])
                 self.contest("logistic", 100, rounds["many"])
                 self.contest("cnn", 4, rounds["cnn"])
+            elif part == "large":
+                for batch in (16,) if self.smoke else (16, 64):
+                    self.large("vgg16", 4, batch)
             elif part == "scans":
                 self.scan("logistic", 4, [(1, 2), (2, 2), (2, 1), (4, 1)], rounds["logistic"])
                 chunks = [(4, 2), (7, 2), (13, 2), (25, 2), (50, 2), (13, 1)]
@@ -120,6 +123,29 @@ class Bench:
         title = f"{model}, N = {workers}, tau 20"
         say(f"contest: {title}")
         self._play(title, contenders, rounds, "contest", self.turns)
+
+    def large(self, model: str, workers: int, batch: int) -> None:
+        """fednag and the plain loop with a large model, on images of CIFAR-10's shape."""
+        folder = self.folder / "colour"
+        if not folder.exists():
+            folder.mkdir()
+            rng = np.random.default_rng(0)
+            count = 4 * 128 if self.smoke else 4000
+            np.save(folder / "x.npy", rng.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8))
+            np.save(folder / "y.npy", rng.integers(0, 10, count).astype(np.uint8))
+        given: dict[str, Any] = {"batch": batch, "data": folder}
+        contenders = [
+            self._contender("fednag", "ours.py", model, workers, **given),
+            self._contender(
+                "plain loop, 1 thread", "plain_loop.py", model, workers, threads=1, **given
+            ),
+            self._contender(
+                "plain loop, 2 threads", "plain_loop.py", model, workers, threads=2, **given
+            ),
+        ]
+        title = f"{model}, N = {workers}, batch {batch}, tau 20, random images of CIFAR-10's shape"
+        say(f"contest: {title}")
+        self._play(title, contenders, 1, "large", self.turns)
 
     def scan(self, model: str, workers: int, settings: list[tuple[int, int]], rounds: int) -> None:
         """What fednag chooses when asked again and again, among settings given by hand."""
@@ -224,11 +250,13 @@ class Bench:
         python: Path = Path(sys.executable),
         threads: int = 0,
         chunk: int = 0,
+        batch: int = BATCH,
+        data: Path | None = None,
         pausable: bool = True,  # Ray takes a process that stands still for dead
     ) -> Contender:
         tau = 2 if self.smoke else 20
-        work = {"model": model, "workers": workers, "tau": tau, "batch": BATCH}
-        work |= {"data": str(self.folder), "threads": threads, "chunk": chunk}
+        work = {"model": model, "workers": workers, "tau": tau, "batch": batch}
+        work |= {"data": str(data or self.folder), "threads": threads, "chunk": chunk}
         return Contender(label, script, work, python, pausable)
 
     def _python(self, peer: Peer) -> Path | None:

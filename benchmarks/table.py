@@ -12,6 +12,7 @@ TARGETS = {
     "logistic, N = 4, tau 20": {"plain loop": 4, "Flower": 6, "pfl": 2},
     "logistic, N = 100, tau 20": {"plain loop": 10, "Flower": 10, "pfl": 4},
     "cnn, N = 4, tau 20": {"plain loop": 1.4, "Flower": 1.4, "pfl": 1.6},
+    "vgg16": {"plain loop": 1.3},
 }
 PUBLISHED = {"Flower 1.0": 30 * 60 + 14, "FLUTE": 3 * 60 + 20}  # seconds, on other machines
 
@@ -21,6 +22,8 @@ def markdown(found: dict[str, Any]) -> str:
     contests = [c for c in found["contests"] if c["kind"] == "contest"]
     for contest in contests:
         parts.append(contest_table(contest, found["peers"]))
+    for contest in (c for c in found["contests"] if c["kind"] == "large"):
+        parts.append(contest_table(contest, {}))
     scans = [c for c in found["contests"] if c["kind"] == "scan"]
     if scans:
         parts.append(scan_table(scans))
@@ -37,7 +40,8 @@ def heading(found: dict[str, Any]) -> str:
     text = (
         f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, "
         f"Python {machine['python']}, torch {machine['torch']}, fednag {machine['fednag']}; "
-        f"load {machine['load before']:.1f} before the run. Data: {found['data']}; batch 64."
+        f"load {machine['load before']:.1f} before the run. Data: {found['data']}; batch 64 where "
+        "nothing else is said."
     )
     return f"{text}\n\n**A smoke test: these numbers mean nothing.**" if found["smoke"] else text
 
@@ -89,7 +93,8 @@ def floor_line(name: str, best: float, ours: float | None, aim: str) -> str:
 
 
 def target(title: str, label: str) -> str:
-    for name, factor in TARGETS.get(title, {}).items():
+    targets = TARGETS.get(title) or TARGETS.get(title.partition(",")[0], {})
+    for name, factor in targets.items():
         if label.startswith(name):
             return f">= {factor}x"
     return ""

@@ -51,6 +51,8 @@ class Work:
         torch.manual_seed(0)
         if self.model == "logistic":
             return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+        if self.model == "vgg16":
+            return vgg16()
         return nn.Sequential(
             nn.Conv2d(1, 32, 5, padding=2),
             nn.ReLU(),
@@ -68,6 +70,19 @@ class Work:
         loader = DataLoader(samples, batch_size=self.batch, shuffle=True, drop_last=True)
         while True:
             yield from loader
+
+
+def vgg16() -> nn.Module:
+    """Thirteen convolutions and a linear layer on top, as fednag has it; He's initialisation."""
+    layers: list[nn.Module] = []
+    before = 3
+    for width, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(convolutions):
+            layers += [nn.Conv2d(before, width, 3, padding=1), nn.ReLU()]
+            nn.init.kaiming_normal_(layers[-2].weight, nonlinearity="relu")
+            before = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before, 10))
 
 
 def local_nag(
