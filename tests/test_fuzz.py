@@ -104,7 +104,7 @@ FILES = ["config.toml", "records.jsonl", "run.json", "checkpoints/000000004.safe
 
 @pytest.mark.parametrize("name", FILES)
 @given(damage=damages)
-@settings(max_examples=60, deadline=None, suppress_health_check=RELAXED)
+@settings(max_examples=20, deadline=None, suppress_health_check=RELAXED)
 def test_a_damaged_run_is_resumed_rightly_or_not_at_all(
     name: str,
     damage: tuple[str, int, int],
