@@ -406,6 +406,23 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
     return ended.value.code
 
 
+def test_no_flip_in_the_header_of_a_checkpoint_goes_unnoticed(stopped: RunFolder) -> None:
+    """The names of its entries and their digests, which stand in any order."""
+    file = newest(stopped)
+    good = file.read_bytes()
+    plan = _plan(stopped)
+    owner = checkpoint.identity(plan[1], plan[0].exact_key)
+    entries = [good.index(name) for name in (b'"told"', b'"digest"', b'"fednag"')]
+    places = sorted({place + step for place in entries for step in (1, 2, 8, 12, 20)})
+    try:
+        for place in places:
+            file.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+            _, unusable = checkpoint.newest(stopped, plan[1], owner)
+            assert list(unusable) == [file], place
+    finally:
+        file.write_bytes(good)
+
+
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7), cut=st.booleans())
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

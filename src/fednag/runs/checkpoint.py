@@ -137,8 +137,7 @@ def write(
     tensors = _apart(tensors)
     text = json.dumps(about, allow_nan=False)
     # The text has a digest of its own too, for those who read no tensors.
-    told = hashlib.sha256(text.encode()).hexdigest()
-    header = {"fednag": text, "told": told, "digest": _digest(text, tensors)}
+    header = {"fednag": text, "told": _told(text), "digest": _digest(text, tensors)}
     if not folder.checkpoints.is_dir():
         folder.checkpoints.mkdir()
         sync(folder.path)
@@ -238,7 +237,9 @@ def _read(file: Path, folder: RunFolder, plan: Plan, owner: str) -> Checkpoint:
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UnusableError("it is damaged or cut short") from error
-    if header.get("digest") != _digest(text, tensors):
+    told = header.get("told", _told(text))  # files of 0.1.0 have none
+    whole = header.keys() <= {"fednag", "told", "digest"} and told == _told(text)
+    if not whole or header.get("digest") != _digest(text, tensors):
         raise UnusableError("it is damaged: its digest is not that of its content")
     # From here on it is as it was written; what is left to find out is for which run.
     if about["owner"] != owner:
@@ -336,6 +337,10 @@ def _table(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UnusableError("it is damaged: its header is not a table")
     return found
+
+
+def _told(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
