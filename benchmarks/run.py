@@ -133,7 +133,7 @@ class Bench:
             count = 4 * 128 if self.smoke else 4000
             np.save(folder / "x.npy", rng.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8))
             np.save(folder / "y.npy", rng.integers(0, 10, count).astype(np.uint8))
-        given: dict[str, Any] = {"batch": batch, "data": folder}
+        given: dict[str, Any] = {"batch": batch, "tau": 5, "data": folder}
         contenders = [
             self._contender("fednag", "ours.py", model, workers, **given),
             self._contender(
@@ -143,7 +143,7 @@ class Bench:
                 "plain loop, 2 threads", "plain_loop.py", model, workers, threads=2, **given
             ),
         ]
-        title = f"{model}, N = {workers}, batch {batch}, tau 20, random images of CIFAR-10's shape"
+        title = f"{model}, N = {workers}, batch {batch}, tau 5, random images of CIFAR-10's shape"
         say(f"contest: {title}")
         self._play(title, contenders, 1, "large", self.turns)
 
@@ -251,10 +251,11 @@ class Bench:
         threads: int = 0,
         chunk: int = 0,
         batch: int = BATCH,
+        tau: int = 20,
         data: Path | None = None,
         pausable: bool = True,  # Ray takes a process that stands still for dead
     ) -> Contender:
-        tau = 2 if self.smoke else 20
+        tau = 2 if self.smoke else tau
         work = {"model": model, "workers": workers, "tau": tau, "batch": batch}
         work |= {"data": str(data or self.folder), "threads": threads, "chunk": chunk}
         return Contender(label, script, work, python, pausable)
