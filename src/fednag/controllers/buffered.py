@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge
 
-from fednag.core.algorithm import Algorithm, News
+from fednag.core.algorithm import Algorithm
 from fednag.core.controller import Controller, Order, Setting
 from fednag.core.keys import Indexes, cohort
 from fednag.errors import FednagError
@@ -36,16 +36,8 @@ class Buffered(Controller):
     waits = False
     keeps_late = True
 
-    def next(
-        self,
-        state: dict[str, Any],
-        news: News,
-        free: Indexes,
-        stage: Algorithm,
-        setting: Setting,
-    ) -> tuple[Order, dict[str, Any]]:
-        order, state = super().next(state, news, free, stage, setting)
-        return replace(order, need=self.need), state
+    def changed(self, order: Order, setting: Setting) -> Order:
+        return replace(order, need=self.need)
 
     def cohort(self, number: int, free: Indexes, setting: Setting) -> Indexes:
         if not self.at_work:
@@ -72,16 +64,8 @@ class SemiSynchronous(Controller):
     waits = False
     keeps_late = True
 
-    def next(
-        self,
-        state: dict[str, Any],
-        news: News,
-        free: Indexes,
-        stage: Algorithm,
-        setting: Setting,
-    ) -> tuple[Order, dict[str, Any]]:
-        order, state = super().next(state, news, free, stage, setting)
-        return replace(order, late="counts"), state
+    def changed(self, order: Order, setting: Setting) -> Order:
+        return replace(order, late="counts")
 
 
 @dataclass(frozen=True)
@@ -102,14 +86,7 @@ class OverSelection(Controller):
     needs_clock = True
     waits = False
 
-    def next(
-        self,
-        state: dict[str, Any],
-        news: News,
-        free: Indexes,
-        stage: Algorithm,
-        setting: Setting,
-    ) -> tuple[Order, dict[str, Any]]:
+    def check(self, algorithm: Algorithm, setting: Setting) -> None:
         if not setting.cohort <= self.ask <= len(setting.sizes):
             raise FednagError(
                 "controller.ask",
@@ -117,8 +94,9 @@ class OverSelection(Controller):
                 f"{len(setting.sizes)} workers",
                 "change it, or training.participants",
             )
-        order, state = super().next(state, news, free, stage, setting)
-        return replace(order, need=setting.cohort, late="lost"), state
+
+    def changed(self, order: Order, setting: Setting) -> Order:
+        return replace(order, need=setting.cohort, late="lost")
 
     def cohort(self, number: int, free: Indexes, setting: Setting) -> Indexes:
         return cohort(setting.seed, number, free, self.ask)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, MinLen
 
-from fednag.core.algorithm import Algorithm, News
 from fednag.core.controller import Controller, Order, Setting
 from fednag.core.keys import Indexes, bernoulli_cohort
 
@@ -58,14 +57,6 @@ class StepsByWorker(Controller):
 
     sampling = "fixed"
 
-    def next(
-        self,
-        state: dict[str, Any],
-        news: News,
-        free: Indexes,
-        stage: Algorithm,
-        setting: Setting,
-    ) -> tuple[Order, dict[str, Any]]:
-        order, state = super().next(state, news, free, stage, setting)
+    def changed(self, order: Order, setting: Setting) -> Order:
         own = [self.steps[int(worker) % len(self.steps)] for worker in order.cohort]
-        return replace(order, steps=own), state
+        return replace(order, steps=own)

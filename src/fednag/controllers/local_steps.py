@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Gt, Le
 
-from fednag.core.algorithm import Algorithm, News
 from fednag.core.controller import Controller, Order, Setting
-from fednag.core.keys import Indexes
 from fednag.errors import FednagError
 
 
@@ -33,15 +31,7 @@ class Epochs(Controller):
         """A worker's local iterations in a round."""
         return ceil(self.epochs * samples / min(batch or samples, samples))
 
-    def next(
-        self,
-        state: dict[str, Any],
-        news: News,
-        free: Indexes,
-        stage: Algorithm,
-        setting: Setting,
-    ) -> tuple[Order, dict[str, Any]]:
-        order, state = super().next(state, news, free, stage, setting)
+    def changed(self, order: Order, setting: Setting) -> Order:
         if setting.batch is None:
             raise FednagError(
                 "controller",
@@ -49,7 +39,7 @@ class Epochs(Controller):
                 "leave tau and the controller out: nodes then do epochs of their own",
             )
         own = [self.steps(size, setting.batch) for size in setting.sizes[order.cohort].tolist()]
-        return replace(order, steps=own), state
+        return replace(order, steps=own)
 
 
 @dataclass(frozen=True)
@@ -73,17 +63,9 @@ class BySpeed(Controller):
 
     needs_clock = True
 
-    def next(
-        self,
-        state: dict[str, Any],
-        news: News,
-        free: Indexes,
-        stage: Algorithm,
-        setting: Setting,
-    ) -> tuple[Order, dict[str, Any]]:
-        order, state = super().next(state, news, free, stage, setting)
+    def changed(self, order: Order, setting: Setting) -> Order:
         assert setting.pace is not None
         pace = setting.pace[order.cohort]
         # A quotient that is a whole number must not be missed by a rounding.
         own = [max(1, int(setting.tau * pace.min() / c * (1 + 1e-12))) for c in pace.tolist()]
-        return replace(order, steps=own), state
+        return replace(order, steps=own)

@@ -122,7 +122,12 @@ class Controller:
         ``free`` are the workers not in flight; ``stage`` has the numbers that schedules set.
         """
         drawn = self.cohort(news.round + 1, free, setting)
-        return Order(drawn, setting.tau, seconds=setting.deadline), state
+        plain = Order(drawn, setting.tau, seconds=setting.deadline)
+        return self.changed(plain, setting), state
+
+    def changed(self, order: Order, setting: Setting) -> Order:
+        """The plain round's order, for a controller that remembers nothing to change."""
+        return order
 
     def cohort(self, number: int, free: Indexes, setting: Setting) -> Indexes:
         """The workers of round ``number``, in order."""
