@@ -57,6 +57,7 @@ SINCE: dict[str, Any] = {
     "rounds": (),
     "flying": (),
     "news": {},
+    "tiers": (),
 }
 TOLD = (
     "share", "steps", "staleness", "seconds", "bytes", "round", "iteration", "missed", "refused",
@@ -113,7 +114,7 @@ def write(
     about: dict[str, Any] = {name: getattr(state, name) for name in (*COUNTS, *NUMBERS)}
     about["first_loss"] = state.first_loss if np.isfinite(state.first_loss) else None
     about |= {"format": FORMAT, "owner": owner, "versions": dict(versions), "best": None}
-    about["seen"] = state.seen
+    about["seen"], about["tiers"] = state.seen, state.tiers
     about |= {"refused": state.refused, "missed": state.missed, "control": state.control}
     about["rounds"] = [asdict(facts) for facts in state.rounds]
     about["news"] = {name: getattr(state.news, name) for name in TOLD}
@@ -280,6 +281,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         residues={key: Vectors(**named) for key, named in residues.items()},
         control=about["control"],
         seen=tuple(about["seen"]),
+        tiers=tuple((down, up) for down, up in about["tiers"]),
         flying=tuple(Flight(sent=bag(f"sent.{f['round']}."), **f) for f in about["flying"]),
         news=News(**{**first, **news}),
         rounds=() if about["evaluated"] else tuple(RoundFacts.of(each) for each in about["rounds"]),
