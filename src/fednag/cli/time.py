@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fednag.clock.runs import Part, Row, Timed, TimedRun
+    from fednag.clock.timeline import Timeline
     from fednag.devices.fleet import Fleet
     from fednag.devices.workload import Workload
     from fednag.runs.targets import Target
 
 SHORT = 1e-3  # seconds of an iteration in which its overhead may well be the larger part
+MOST_ROUNDS = 100  # of a timeline
+MOST_LINES = 3  # methods whose devices are drawn over time
 MOST_SHOWN = 6  # methods whose devices are tabulated and drawn
 
 
@@ -61,12 +64,16 @@ def time_replay(
     flops: Annotated[
         float | None, typer.Option(help="Operations of a gradient a sample, for models unknown.")
     ] = None,
+    rounds: Annotated[
+        str, typer.Option(help="Rounds of the timeline, e.g. 1-5; else the first five.")
+    ] = "",
     out: Annotated[Path | None, written_to("Folder for charts; else beside the first run.")] = None,
     json: Json = False,
 ) -> None:
-    """Replay runs on a fleet: time to a target, reductions, where the time goes.
+    """Replay runs on a fleet: time to a target, reductions, where the time goes, who does what.
 
-    Without --target and --loss, the target is one that all runs reached.
+    Without --target and --loss, the target is one that all runs reached. The timeline shows what
+    devices do in some rounds of the fastest methods' first runs.
 
     Example: fednag time runs/digits --fleet paper-edge --target 0.9
     """
@@ -84,6 +91,7 @@ def time_replay(
     from fednag.runs.view import read_all
 
     where = load_fleet(fleet, checked_sampling(sampling))
+    window = _window(rounds)
     asked = given_target(target, loss)
     if flops is not None and not 0 < flops < float("inf"):
         raise FednagError("--flops", remedy="give a number above 0", given=f"{flops:g}")
@@ -112,10 +120,47 @@ def time_replay(
     if len(order) > MOST_SHOWN:
         said.append(f"where the time goes is shown for the {MOST_SHOWN} fastest")
     report = _report(timed, rows, parts, where, asked)
+    lines = _timelines(timed, where, order[:MOST_LINES], window, seed)
+    report["timelines"] = [line.as_data() for line in lines]
     written = _write(folder, report, timed, parts, where, asked)
     shown_tables = [times_table(rows, asked.words, where, report["replays"])]
     shown_tables += [reductions_table(rows)] * (len(rows) > 1) + [parts_table(parts)]
     answer(json, report, *shown_tables, notes=said, files=written, failed=failed)
+
+
+def _window(text: str) -> tuple[int, int | None]:
+    """The rounds asked for: first and last, or None for as many as are usual."""
+    first, dash, last = text.partition("-")
+    sound = first.isdecimal() and (last.isdecimal() or not dash)
+    if not text:
+        return 1, None
+    if not sound or not 1 <= int(first) <= int(last or first) < int(first) + MOST_ROUNDS:
+        raise FednagError(
+            "--rounds", remedy=f"write e.g. 1-5, at most {MOST_ROUNDS} of them", given=text
+        )
+    return int(first), int(last or first)
+
+
+def _timelines(
+    timed: list[Timed],
+    fleet: Fleet,
+    labels: list[str],
+    window: tuple[int, int | None],
+    seed: int,
+) -> list[Timeline]:
+    """What devices do in the first run of each of these methods that has gone so far."""
+    from fednag.clock.timeline import timeline
+
+    found = []
+    for label in labels:
+        group = [one for one in timed if one.run.label == label]
+        one = min(group, key=lambda one: one.run.seed)
+        if one.run.rounds >= window[0]:
+            found.append(timeline(one, fleet, *window, seed=seed))
+    if not found:
+        most = max(one.run.rounds for one in timed if one.run.label in labels)
+        raise FednagError("--rounds", f"these runs have {most}", "choose earlier ones")
+    return found
 
 
 def checked_sampling(text: str) -> str | None:
@@ -209,7 +254,7 @@ def _write(
     target: Target,
 ) -> list[Path]:
     from fednag.clock.runs import KEYS, curve_rows
-    from fednag.show.charts import save, time_chart
+    from fednag.show.charts import save, time_chart, timeline_chart
     from fednag.show.terminal import count
 
     shares = [
@@ -224,6 +269,10 @@ def _write(
     curves = curve_rows(timed, target.measure)
     chart = time_chart(curves, shares, title, target.measure, target.value)
     written = save(chart, folder / f"time-{fleet.name}")
+    lines = timeline_chart(
+        report["timelines"], f"{fleet.title}; paler: in vain; line: a round's end"
+    )
+    written += save(lines, folder / f"timeline-{fleet.name}")
     return [*written, write_report(folder / f"time-{fleet.name}.json", report)]
 
 

@@ -21,6 +21,7 @@ from fednag.clock.runs import (
     times_to_target,
     where_time_goes,
 )
+from fednag.clock.timeline import Span, Timeline, timeline, timelines
 from fednag.devices.files import Sample, copy_fleet, read_samples, shipped, write_samples
 from fednag.devices.fleet import Aggregation, Compute, Device, Fleet, Power, load_fleet
 from fednag.devices.mobility import Trace, grid_city, highway, read_trace, write_trace
@@ -48,9 +49,11 @@ __all__ = [
     "Replay",
     "Row",
     "Sample",
+    "Span",
     "Stage",
     "Timed",
     "TimedRun",
+    "Timeline",
     "Times",
     "Trace",
     "Transfer",
@@ -68,6 +71,8 @@ __all__ = [
     "replay_runs",
     "shipped",
     "timed_run",
+    "timeline",
+    "timelines",
     "times_to_target",
     "where_time_goes",
     "write_samples",
