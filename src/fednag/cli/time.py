@@ -16,6 +16,7 @@ from fednag.cli.options import Json, Loss, Replays, Runs, written_to
 from fednag.cli.options import Target as TargetOption
 from fednag.cli.planning import time_plan
 from fednag.cli.recording import time_listen, time_record
+from fednag.cli.traces import time_convert, time_get
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -389,4 +390,6 @@ def time_fleets(
 
 time_app.command("record")(time_record)
 time_app.command("listen")(time_listen)
+time_app.command("get")(time_get)
+time_app.command("convert")(time_convert)
 time_app.command("plan")(time_plan)
