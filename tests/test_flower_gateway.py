@@ -133,18 +133,6 @@ def asked(
         connection.close()
 
 
-def plainly(port: int, path: str, body: bytes = b"") -> int:
-    """The answer's status, over plain HTTP."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    try:
-        connection.request("POST", path, body)
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-    finally:
-        connection.close()
-
-
 def test_all_a_silo_asks_for_passes(outside: int, secrets: Path) -> None:
     """The paths of Flower's own client, but those by which strangers register."""
     known = set(re.findall(r'path="(/v1/fleet/[a-z-]+)"', inspect.getsource(FleetHttpClient)))
@@ -259,16 +247,18 @@ def test_without_a_certificate_a_silo_gets_nothing(
 def test_a_supernode_shows_a_certificate_through_the_silos_own_proxy(
     secrets: Path, behind: str, tmp_path: Path
 ) -> None:
-    """Plain HTTP on the silo's loopback, mutual TLS from there; the proxy believes one CA."""
-    silo = tmp_path / "silo"
+    """TLS on the silo's loopback, mutual TLS from there; the proxy believes one CA."""
+    silo, own = tmp_path / "silo", tmp_path / "own"
     client(silo, "silo-0", secrets)
+    own.mkdir()
+    shutil.copy(silo / "silo-0.local.crt", own / "ca.crt")
     (silo / "ca.crt").write_bytes((secrets / "ca.crt").read_bytes())
     gate = Gateway("127.0.0.1", free(), behind, secrets, clients=True)
     proxy = SiloProxy(gate.listen, "silo-0", free(), silo)
     with nginx_of(gate, tmp_path / "gate"), nginx_of(proxy, tmp_path / "proxy") as port:
         Behind.seen.clear()
-        assert plainly(port, FLEET[3], bytes(5_500_000)) == 200
-        assert plainly(port, "/v1/control/start-run") == 403
+        assert asked(port, own, FLEET[3], bytes(5_500_000)) == 200
+        assert asked(port, own, "/v1/control/start-run") == 403
         assert Behind.seen == [FLEET[3]]
     assert '"certificate":"CN=silo-0"' in (tmp_path / "gate" / "access.log").read_text()
     (other := tmp_path / "other").mkdir()
@@ -276,7 +266,7 @@ def test_a_supernode_shows_a_certificate_through_the_silos_own_proxy(
     (silo / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
     with nginx_of(gate, tmp_path / "gate"), nginx_of(proxy, tmp_path / "proxy") as port:
         Behind.seen.clear()
-        assert plainly(port, FLEET[0]) == 502
+        assert asked(port, own, FLEET[0]) == 502
         assert not Behind.seen
     with pytest.raises(FednagError, match="whoever reaches it has the silo's certificate"):
         SiloProxy(gate.listen, "silo-0", "0.0.0.0:8444", silo).write(tmp_path / "proxy")

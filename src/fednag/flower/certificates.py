@@ -98,7 +98,11 @@ def make_server(
 
 
 def make_request(folder: Path, name: str, renew: bool = False, secret: bytes | None = None) -> Path:
-    """A silo's ``NAME.client.key``, and ``NAME.client.csr`` for the server's CA to sign."""
+    """A silo's ``NAME.client.key``, and ``NAME.client.csr`` for the server's CA to sign.
+
+    And ``NAME.local.crt`` and its key, for the way from its SuperNode to its own proxy: Flower
+    uses node keys over TLS alone, also on loopback. It signs itself, and nobody else believes it.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     request = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
     content = request.sign(key, hashes.SHA384()).public_bytes(PEM)
@@ -108,6 +112,14 @@ def make_request(folder: Path, name: str, renew: bool = False, secret: bytes | N
         path.unlink(missing_ok=True)
     write_new(folder / f"{name}.client.key", written(key, secret), 0o600)
     write_new(path, content)
+    if not (folder / f"{name}.local.key").exists():
+        own = ec.generate_private_key(ec.SECP384R1())
+        subject = _name(f"{name} on loopback")
+        builder = _builder(subject, subject, own.public_key(), _until(AUTHORITY_DAYS))
+        certificate = _for(builder, ExtendedKeyUsageOID.SERVER_AUTH, LOOPBACK)
+        write_new(folder / f"{name}.local.key", written(own, secret), 0o600)
+        content = certificate.sign(own, hashes.SHA384()).public_bytes(PEM)
+        write_new(folder / f"{name}.local.crt", content)
     return path
 
 
@@ -171,20 +183,25 @@ class Authority:
     ) -> bytes:
         """A certificate for one purpose, which ends before the CA's own."""
         until = min(_until(days), self.certificate.not_valid_after_utc)
-        builder = (
-            _builder(subject, self.certificate.subject, key, until)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
-                critical=False,
-            )
-        )
-        if hosts:
-            names = x509.SubjectAlternativeName([_named(host) for host in hosts])
-            builder = builder.add_extension(names, critical=False)
+        builder = _builder(subject, self.certificate.subject, key, until)
+        known = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        builder = _for(builder, purpose, hosts).add_extension(known, critical=False)
         return builder.sign(self.key, hashes.SHA384()).public_bytes(PEM)
+
+
+def _for(
+    builder: x509.CertificateBuilder, purpose: x509.ObjectIdentifier, hosts: Sequence[str]
+) -> x509.CertificateBuilder:
+    """A certificate that signs nothing, for one purpose."""
+    builder = (
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    )
+    if hosts:
+        names = x509.SubjectAlternativeName([_named(host) for host in hosts])
+        builder = builder.add_extension(names, critical=False)
+    return builder
 
 
 def _write_pair(

@@ -85,6 +85,13 @@ SERVER = """\
         limit_req zone=requests burst={burst} nodelay;
         limit_conn connections {connections};
 """
+LOCAL = """\
+        listen {listen} ssl;
+        ssl_certificate {certificate};
+        ssl_certificate_key {key};
+        {password}
+        ssl_protocols TLSv1.2 TLSv1.3;
+"""
 CLIENTS = """\
         # A certificate for clients, of this CA.
         ssl_client_certificate {authority};
@@ -252,10 +259,12 @@ class SiloProxy:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        return f"{self.name}.client.crt", f"{self.name}.client.key", "ca.crt"
+        kinds = (f"{self.name}.{which}" for which in ("client.crt", "client.key"))
+        own = (f"{self.name}.{which}" for which in ("local.crt", "local.key"))
+        return (*kinds, "ca.crt", *own)
 
     def text(self, folder: Path) -> str:
-        certificate, key, authority = (self.secrets.resolve() / name for name in self.needed)
+        certificate, key, authority, *own = (self.secrets.resolve() / n for n in self.needed)
         given = {"--certificate": (self.name, NAME), "--listen": (self.listen, ADDRESS)}
         given |= {"--gate": (self.gateway, ADDRESS)}
         _check({**given, **_places(folder, certificate, self.password)})
@@ -276,7 +285,12 @@ class SiloProxy:
             folder,
             about="On a silo: its SuperNode comes in, and goes on with a certificate.",
             zones="",
-            server=f"        listen {self.listen};\n",
+            server=LOCAL.format(
+                listen=self.listen,
+                certificate=own[0],
+                key=own[1],
+                password=f"ssl_password_file {self.password};" if self.password else "",
+            ),
             megabytes=self.megabytes,
             authority=authority,
             # nginx compares names alone; every server's certificate of the CA has this one too.

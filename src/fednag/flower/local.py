@@ -127,8 +127,8 @@ class Federation:
         command += ["--node-config", node_config_text(config)]
         if self.tls:
             command += ["--auth-supernode-private-key", str(key or folder / f"{NAMED}-{number}")]
-        if self.tls and not by_proxy:
-            command += ["--root-certificates", str(authority or folder / "ca.crt")]
+            local = folder / f"{NAMED}-{number}.local.crt" if by_proxy else folder / "ca.crt"
+            command += ["--root-certificates", str(authority or local)]
         else:
             command.append("--insecure")
         return self.processes.start(f"{NAMED}-{number}", command)

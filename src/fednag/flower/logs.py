@@ -39,7 +39,7 @@ def as_json() -> None:
     logger = cast(Any, import_module("flwr.supercore.logger"))
     logger.console_handler.format = JsonLines().format
     uvicorn = cast(Any, import_module("uvicorn.config"))
-    uvicorn.LOGGING_CONFIG = formatted(uvicorn.LOGGING_CONFIG)
+    uvicorn.LOGGING_CONFIG.update(formatted(uvicorn.LOGGING_CONFIG))  # a default value elsewhere
     http = cast(Any, import_module("flwr.supercore.http_logging"))
     plain = http.get_uvicorn_log_config
     http.get_uvicorn_log_config = lambda *given: formatted(plain(*given))
