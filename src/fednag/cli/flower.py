@@ -56,7 +56,7 @@ def init(
 
     Example: fednag flower init my-app examples/digits.toml --silos 3
     """
-    _installed()
+    installed()
     from fednag.flower.project import write_app
 
     files = write_app(folder, _tables(experiment, silos, set_, None))
@@ -94,7 +94,7 @@ def up(
 
     Example: fednag flower up --silos 3 --tls
     """
-    _installed()
+    installed()
     from fednag.flower.gateway import program as gate_program
     from fednag.flower.local import NAMED, federation
     from fednag.flower.project import flat
@@ -162,7 +162,7 @@ def keys(
 
     Example: fednag flower keys secrets --host fl.example.org --silo silo-0 --silo silo-1
     """
-    _installed()
+    installed()
     from fednag.flower import certificates
     from fednag.flower.passphrase import passphrase
 
@@ -189,7 +189,8 @@ def keys(
     for name in silo:
         made += [name, certificates.make_node_key(folder / name, secret).name]
     for name in client:
-        made += [f"{name}.client.key", certificates.make_request(folder, name, renew, secret).name]
+        certificates.make_request(folder, name, renew, secret)
+        made += [f"{name}.{which}" for which in ("client.key", "client.csr", "local.crt")]
     files = [str(folder / name) for name in made]
     files += [str(certificates.sign_request(folder, path, secret=secret)) for path in sign]
     if retire_ca:
@@ -207,7 +208,7 @@ def digest(
 
     Example: fednag flower digest my-app
     """
-    _installed()
+    installed()
     from fednag.flower.agreed import digest_of
 
     found = digest_of(app)
@@ -230,7 +231,7 @@ def silo(
 
     Example: fednag flower silo --agreed 5f0c2a -- --superlink fl.example.org:8000
     """
-    _installed()
+    installed()
     from fednag.flower import agreed as apps
 
     digests, secret = apps.checked(agreed), _secret(passphrase_file)
@@ -254,7 +255,7 @@ def link(
 
     Example: fednag flower link -- --insecure
     """
-    _installed()
+    installed()
     from fednag.flower.superlink import run_superlink
 
     secret = _secret(passphrase_file)
@@ -305,7 +306,7 @@ def gateway(
 
     Example: fednag flower gateway gate --host fl.example.org
     """
-    _installed()
+    installed()
     from fednag.flower import gateway as gates
     from fednag.flower.passphrase import is_encrypted
     from fednag.flower.passphrase import passphrase_file as named
@@ -425,7 +426,7 @@ def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:
             shutil.rmtree(Path(node["memory-folder"]) / token, ignore_errors=True)
 
 
-def _installed() -> None:
+def installed() -> None:
     if find_spec("flwr") is None:
         raise not_installed("flower: Flower", "flower")
 

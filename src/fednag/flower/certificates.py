@@ -54,7 +54,7 @@ def new_authority(folder: Path, secret: bytes | None = None) -> Path:
     Returns where the old one's key is now. Silos that have the new ``ca.crt`` believe both, so that
     certificates can be changed one after the other.
     """
-    before = _certificates(folder / "ca.crt")
+    before = read_certificates(folder / "ca.crt")
     old = _put_away(folder, "ca.key", before[0].serial_number)
     key, certificate = _authority(AUTHORITY_DAYS)
     write_new(folder / "ca.key", written(key, secret), 0o600)
@@ -64,9 +64,9 @@ def new_authority(folder: Path, secret: bytes | None = None) -> Path:
 
 def retire_authority(folder: Path) -> int:
     """Leave the newest CA alone in ``ca.crt``; returns how many were thrown out."""
-    found = _certificates(folder / "ca.crt")
+    found = read_certificates(folder / "ca.crt")
     if len(found) > 1 and (folder / "server.crt").exists():
-        (server,) = _certificates(folder / "server.crt")
+        (server,) = read_certificates(folder / "server.crt")
         if server.issuer != found[0].subject:
             raise FednagError(
                 folder / "server.crt",
@@ -163,7 +163,7 @@ class Authority:
         remedy = "make a new CA"
         try:
             key = read_key(folder / "ca.key", secret)
-            known = _certificates(folder / "ca.crt")
+            known = read_certificates(folder / "ca.crt")
         except FednagError as error:
             error.remedy = error.remedy or remedy
             raise
@@ -214,7 +214,7 @@ def _write_pair(
 ) -> None:
     paths = folder / f"{name}.key", folder / f"{name}.crt"
     if renew and paths[1].exists():
-        (before,) = _certificates(paths[1])
+        (before,) = read_certificates(paths[1])
         for path in paths:
             _put_away(folder, path.name, before.serial_number)
     write_new(paths[0], written(key, secret), 0o600)
@@ -232,7 +232,7 @@ def _put_away(folder: Path, name: str, number: int) -> Path:
     return path
 
 
-def _certificates(path: Path) -> list[x509.Certificate]:
+def read_certificates(path: Path) -> list[x509.Certificate]:
     """Those in a file, in its order."""
     with os_errors(path, "cannot be read"):
         content = path.read_bytes()
