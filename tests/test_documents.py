@@ -348,6 +348,7 @@ GIVEN_BY = {
         "Row": "times_to_target",
         "Timed": "replay_runs",
         "TimedRun": "read_run",
+        "Timeline": "timeline",
     },
     "fednag.planning": {"Advice": "plan", "Point": "plan"},
     "fednag.frontier": {"Candidate": "candidates", "Frontier": "frontier"},

@@ -102,7 +102,7 @@ CASES: dict[str, Case] = {
     "data split": (("digits", "--workers", "3"), {"held", "classes", "notes", "files"}),
     "time replay": (
         ("made", "--fleet", "lan", "--replays", "2", "--loss", "5", "--out", "o"),
-        {*TIMED, "methods", "saved", "parts", "failed"},
+        {*TIMED, "methods", "saved", "parts", "timelines", "failed"},
     ),
     "time fleets": ((), {"name", "devices", "comes_and_goes", "synthetic", "about"}),
     "time record": (
