@@ -277,16 +277,20 @@ def _write(
 
 
 def times_table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Table:
+    from fednag.devices.times import energy
+
     times = "once" if replays == 1 else f"{replays} times"
     # Bytes are a worker's in one round, beside totals: the heading has to say so.
     each = "\na worker\nand round"
+    powered = fleet.powered
     numbers = ["time", "iterations", "rounds", "a round", f"kB down{each}", f"kB up{each}"]
+    numbers += ["energy"] * powered
     last = ["target"] if any(row.seconds is None for row in rows) else []
     title = f"time to {words} on {fleet.title}, replayed {times}"
     made = table(["method"], numbers, last, title, whole=True)
     for row in rows:
         label = row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)"
-        sent = f"{row.down / 1e3:,.1f}", f"{row.up / 1e3:,.1f}"
+        sent = [f"{row.down / 1e3:,.1f}", f"{row.up / 1e3:,.1f}", *[energy(row.joules)] * powered]
         said = [row.missed("reached") or "reached"] * len(last)
         style = None if row.seconds is not None else "red"
         made.add_row(label, *time_cells(row), *sent, *said, style=style)
@@ -326,15 +330,17 @@ def reductions_table(rows: list[Row], most: int = 8) -> Table:
 
 def parts_table(parts: list[Part]) -> Table:
     from fednag.clock.runs import KEYS
-    from fednag.devices.times import duration
+    from fednag.devices.times import duration, energy
 
     title = "where the time of an average round goes"
-    made = table(["method", "device"], KEYS, title=title)
+    powered = any(part.joules is not None for part in parts)
+    made = table(["method", "device"], [*KEYS, *["energy"] * powered], title=title)
     before = ""
     for part in parts:
         numbers = [getattr(part, key) for key in KEYS]
         total = sum(numbers) or 1.0
         shown = [f"{duration(number)} ({number / total:.0%})" for number in numbers]
+        shown += [energy(part.joules)] * powered
         made.add_row("" if part.label == before else part.label, part.device, *shown)
         before = part.label
     return made
