@@ -21,6 +21,7 @@ from fednag.clock.runs import (
     times_to_target,
     where_time_goes,
 )
+from fednag.clock.scene import scene
 from fednag.clock.timeline import Span, Timeline, timeline, timelines
 from fednag.devices.files import Sample, copy_fleet, read_samples, shipped, write_samples
 from fednag.devices.fleet import Aggregation, Compute, Device, Fleet, Power, load_fleet
@@ -69,6 +70,7 @@ __all__ = [
     "read_trace",
     "replay",
     "replay_runs",
+    "scene",
     "shipped",
     "timed_run",
     "timeline",

@@ -17,7 +17,7 @@ from fednag.errors import FednagError
 KINDS = ("compute", "down", "up", "waiting", "away", "aggregation")
 SERVER = -1  # the worker of a span of the aggregator's
 SHOWN = 5  # rounds of a picture, unless others are asked for
-MOST_ROUNDS, MOST_SPANS = 400, 6000  # of what a page holds
+MOST_ROUNDS, MOST_SPANS = 400, 8000  # of what a page holds
 MOST_ROWS = 24
 SHORTEST = 1e-9  # seconds; what is shorter is rounding
 
@@ -100,6 +100,11 @@ class Timeline:
             "left_out": len(self.workers(10**9)) - len(self.workers(most)),
             "idle": len({span.worker for span in self.spans} - {SERVER}) - len(self.workers(10**9)),
             "kinds": list(KINDS),
+            "scores": [
+                [_short(self.ends[r.round - self.first + 1]), r.accuracy]
+                for r in self.run.records
+                if r.accuracy is not None and self.first - 1 <= r.round <= self.last
+            ],
             "spans": [
                 [
                     rows[span.worker],
@@ -160,7 +165,8 @@ def timeline(
 def timelines(
     timed: Sequence[Timed], fleet: Fleet, seed: int = 0, most: int = MOST_SPANS
 ) -> list[Timeline]:
-    """A method each, of its first seed: as many rounds from the first as ``most`` spans hold.
+    """A method each, of its first seed: as many rounds from the first as about ``most`` spans
+    hold.
 
     >>> import fednag
     >>> from fednag.clock import load_fleet, replay_runs, timed_run, timelines
@@ -172,10 +178,15 @@ def timelines(
     found = []
     for group in timed_by_label(timed).values():
         one = min(group, key=lambda one: one.run.seed)
-        load = one.run.workload
-        asked = min(load.per_round or load.workers, load.workers)
-        last = min(max(1, most // (5 * len(load.stages) * asked)), MOST_ROUNDS, one.run.rounds)
-        found.append(timeline(one, fleet, 1, last, seed))
+        last = min(one.run.rounds, MOST_ROUNDS)
+        count, step = 1, max(1, last // 20)
+        line = timeline(one, fleet, 1, 1, seed)
+        spans = line.spans
+        while count < last and len(spans) < most:
+            line = timeline(one, fleet, count + 1, min(last, count + step), seed)
+            count, spans = line.last, (*spans, *line.spans)
+        ends = tuple(one.replays[0].ends[: count + 1].tolist())
+        found.append(Timeline(one.run, fleet, 1, ends, spans))
     return found
 
 
