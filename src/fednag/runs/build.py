@@ -337,7 +337,7 @@ def tiered(experiment: Experiment, plan: Plan, dataset: Dataset) -> tuple[Plan, 
         "aggregator.kind": type(scheme.aggregator) is not Mean,
         "controller.kind": type(scheme.controller) not in (Constant, Poisson),
         "attack": bool(scheme.attacks),
-        "clock.fleet": experiment.clock.fleet is not None,
+        "clock.deadline": experiment.clock.deadline is not None,
         "privacy.delta": experiment.privacy.delta is not None,
         "ledger.kind": plan.ledger,
     }
