@@ -113,8 +113,10 @@ def time_replay(
         said.append(f"where the time goes is shown for the {MOST_SHOWN} fastest")
     report = _report(timed, rows, parts, where, asked)
     written = _write(folder, report, timed, parts, where, asked)
-    shown_tables = [times_table(rows, asked.words, where, report["replays"])]
-    shown_tables += [reductions_table(rows)] * (len(rows) > 1) + [parts_table(parts)]
+    shown_tables = [times_table(rows, asked, where, report["replays"])]
+    shown_tables += [reductions_table(rows)] * (
+        sum(row.seconds is not None for row in rows) > 1
+    ) + [parts_table(parts)]
     answer(json, report, *shown_tables, notes=said, files=written, failed=failed)
 
 
@@ -227,18 +229,18 @@ def _write(
     return [*written, write_report(folder / f"time-{fleet.name}.json", report)]
 
 
-def times_table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Table:
+def times_table(rows: list[Row], target: Target, fleet: Fleet, replays: int) -> Table:
     times = "once" if replays == 1 else f"{replays} times"
     # Bytes are a worker's in one round, beside totals: the heading has to say so.
     each = "\na worker\nand round"
     numbers = ["time", "iterations", "rounds", "a round", f"kB down{each}", f"kB up{each}"]
     last = ["target"] if any(row.seconds is None for row in rows) else []
-    title = f"time to {words} on {fleet.title}, replayed {times}"
+    title = f"time to {target.words} on {fleet.title}, replayed {times}"
     made = table(["method"], numbers, last, title, whole=True)
     for row in rows:
         label = row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)"
         sent = f"{row.down / 1e3:,.1f}", f"{row.up / 1e3:,.1f}"
-        said = [row.missed("reached") or "reached"] * len(last)
+        said = [row.missed("reached", target) or "reached"] * len(last)
         style = None if row.seconds is not None else "red"
         made.add_row(label, *time_cells(row), *sent, *said, style=style)
     return made

@@ -228,7 +228,8 @@ class Builder:
                         "data",
                         f"y holds integers of shape {tuple(dataset.y.shape)}, and no loss is "
                         "known for them",
-                        "give loss, or task='regression' if they are numbers",
+                        "give loss='cross-entropy' if they are classes (of pixels, of letters), "
+                        "task='regression' if they are numbers",
                     )
             given = partial(
                 Problem,
