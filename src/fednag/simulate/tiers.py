@@ -9,6 +9,7 @@ import torch
 
 from fednag.core.aggregator import Total
 from fednag.core.algorithm import BUFFERS, Algorithm
+from fednag.core.disk import updated
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined
 from fednag.core.keys import Indexes
 from fednag.core.vectors import Vectors
@@ -94,7 +95,7 @@ class Tiered(Executor):
                 steps=steps,
                 starts=asked.starts + done,
             )
-            came = self.engine.exchange(part, {**memories, **answers.memories}, residues)
+            came = self.engine.exchange(part, updated(memories, answers.memories), residues)
             down += part.sent.nbytes * len(part.workers)
             up += came.up
             answers = joined(aggregator, replace(answers, total=None), replace(came, total=None))
