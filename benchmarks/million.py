@@ -130,8 +130,8 @@ def main() -> None:
     load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"{given.turns} turns of {given.rounds * 1000} worker-rounds; {load}\n")
     print(
-        "| workers | a round | what they keep | µs a worker-step, best (median) | against the first "
-        "| peak MB | above the first | rows kept | MB on disk |"
+        "| workers | a round | what they keep | µs a worker-step, best (median) "
+        "| against the first | peak MB | above the first | rows kept | MB on disk |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     first = found[0]
