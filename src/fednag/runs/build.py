@@ -637,6 +637,13 @@ def timed(experiment: Experiment, plan: Plan) -> tuple[Experiment, Plan, list[st
             f"{fleet.source} is not what it was when this run began",
             "restore it, or start a new run without clock.digest",
         )
+    if fleet.shares and not plan.scheme.controller.waits:
+        raise FednagError(
+            "clock.fleet",
+            f"devices of {fleet.name} share access points, and {experiment.controller['kind']} has "
+            "answers of several rounds on their way at once, which are not timed there",
+            "use another controller or fleet",
+        )
     place = str(Path(fleet.source).absolute()) if fleet.source != fleet.name else fleet.source
     update = section.model_copy(update={"fleet": place, "digest": fleet.digest})
     clock, pace, notes = on_clock(plan, fleet)
