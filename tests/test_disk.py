@@ -151,7 +151,7 @@ def test_it_is_the_run_that_memory_gives(
 
 
 def test_what_transforms_keep_is_there_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    feedback = [{"kind": "topk", "share": 0.1}, {"kind": "error-feedback"}]
+    feedback = [{"kind": "error-feedback"}, {"kind": "topk", "share": 0.1}]
     lossy = {"uplink": feedback, "downlink": [{"kind": "float16"}]}
     whole = fednag.run("fedavg", **SMALL, **lossy)
     killed(monkeypatch, 5, "fedavg", **DISK, **lossy, out=tmp_path)

@@ -82,7 +82,7 @@ class Experiment(Section):
     controller: dict[str, Any] = Field(default_factory=lambda: {"kind": "constant"})
     schedule: tuple[dict[str, Any], ...] = Field((), strict=False)
     attack: tuple[dict[str, Any], ...] = Field((), strict=False)
-    tier: tuple[Tier, ...] = Field((), strict=False, max_length=1)
+    tier: tuple[Tier, ...] = Field((), strict=False, max_length=8)
     # The files that parts of the user's own are made from, and their digests. Filled in.
     own: dict[str, str] | None = None
 

@@ -97,8 +97,13 @@ Group = Annotated[tuple[Annotated[int, Field(ge=0, le=MANY)], ...], Field(strict
 class Tier(Section):
     """Edges between the workers and the server; ``training.tau`` is the workers'."""
 
-    # How many edges, or the workers of each; equal numbers of consecutive workers, if a number.
-    groups: Count | Annotated[tuple[Group, ...], Field(strict=False)] = 2
+    # How many edges, or who is below each; equal numbers of consecutive ones, if a number; or the
+    # column of the data that says so.
+    groups: (
+        Count
+        | Annotated[str, Field(min_length=1)]
+        | Annotated[tuple[Group, ...], Field(strict=False)]
+    ) = 2
     pi: Count = 1  # rounds of an edge between two of the server
 
 

@@ -18,8 +18,22 @@ from fednag.core.aggregator import Aggregator, Total
 from fednag.core.algorithm import BUFFERS, Algorithm, News, lengths, server_round
 from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of, without
+<<<<<<< HEAD
 from fednag.core.disk import updated
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined, screened
+=======
+from fednag.core.executor import (
+    Answers,
+    Exchange,
+    Executor,
+    Memories,
+    Residues,
+    Tiers,
+    added,
+    joined,
+    screened,
+)
+>>>>>>> main
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
 from fednag.core.ledger import round_entry, upload_entries
 from fednag.core.record import RoundFacts
@@ -360,6 +374,7 @@ class Loop:
             iteration=iteration,
             bytes_up=state.bytes_up + draft.up,
             bytes_down=state.bytes_down + draft.down,
+            tiers=added(state.tiers, draft.tiers),
             participants=draft.answered,
             refusals=state.refusals + len(refused),
             refused=tuple(sorted({*(() if told else state.refused), *refused})),
@@ -388,6 +403,7 @@ class _Draft:
         self.starts = state.starts.copy()
         self.now = state.clock
         self.down = self.up = 0
+        self.tiers: Tiers = ()  # the same by tier
         self.stages: list[tuple[int, int]] = []  # bytes of one worker in each exchange
         self.lost: set[int] = set()  # to the clock: they are not asked again in this round
         self.missed: set[int] = set()
@@ -411,6 +427,7 @@ class _Draft:
         self.residues = updated(self.residues, answers.residues)
         self.down += answers.down
         self.up += answers.up
+        self.tiers = added(self.tiers, answers.tiers)
         self.refused |= set(answers.refused)
         self.missed |= set(answers.missed)
         self.answered = 0

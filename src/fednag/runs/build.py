@@ -184,8 +184,8 @@ class Builder:
         )
         plan = replace(plan, on_disk=on_disk(engine.memory, plan))
         if experiment.tier:
-            plan, remark = tiered(experiment, plan)
-            notes.append(remark)
+            plan, remarks = tiered(experiment, plan, dataset)
+            notes += remarks
         if experiment.privacy.delta is not None:
             plan = private(experiment, plan)
             assert plan.privacy is not None
@@ -200,6 +200,7 @@ class Builder:
         if self.parts.dataset is not None:
             return self.parts.dataset
         parts = ["data", experiment.data, experiment.seed, experiment.model.loss]
+        parts += columns_of(experiment)
         return self._once(parts, lambda: self._loaded(experiment))
 
     def _loaded(self, experiment: Experiment) -> Dataset:
@@ -350,22 +351,21 @@ def absent(named: Sequence[int], scheme: Scheme, workers: int) -> tuple[int, ...
     return missing
 
 
-def tiered(experiment: Experiment, plan: Plan) -> tuple[Plan, str]:
-    """The plan with edges, and a note on what travels where; raises for what goes not with them."""
-    (section,), scheme, method = experiment.tier, plan.scheme, plan.algorithm
+def tiered(experiment: Experiment, plan: Plan, dataset: Dataset) -> tuple[Plan, list[str]]:
+    """The plan with edges, and notes on what travels where; raises for what goes not with them."""
+    scheme, method = plan.scheme, plan.algorithm
     kind, w = type(method), plan.problem.initial
-    alone = len(scheme.stages) == 1 and {*method.up} <= {*method.down}
+    alone = len(scheme.stages) == 1
+    back = {*method.up} <= {*method.down} or kind.edge_end is not Algorithm.edge_end
     plain = kind.draw is Algorithm.draw and kind.settle is Algorithm.settle
     # A rule of the server's must not hang on what its workers did in one round.
     model_alone = method.up == method.down == ("w",) and not method.memory(w)
     suits = kind.edge is not Algorithm.edge or kind.update is Algorithm.update or model_alone
     others = {
-        "algorithm.name": method.pooled or not (alone and plain and suits),
-        "uplink": bool(scheme.uplink.parts),
+        "algorithm.name": method.pooled or not (alone and back and plain and suits),
         "downlink": bool(scheme.downlink.parts),
         "aggregator.kind": type(scheme.aggregator) is not Mean,
         "controller.kind": type(scheme.controller) not in (Constant, Poisson),
-        "schedule": bool(scheme.schedules),
         "attack": bool(scheme.attacks),
         "clock.fleet": experiment.clock.fleet is not None,
         "privacy.delta": experiment.privacy.delta is not None,
@@ -382,35 +382,96 @@ def tiered(experiment: Experiment, plan: Plan) -> tuple[Plan, str]:
             raise FednagError(
                 refused, "it does not go with edges yet", "leave it out, or leave [[tier]] out"
             )
-    groups = edges_of(section, len(plan.owned))
-    edges = Edges(groups, plan.tau, section.pi)
-    lower = first_state(method, plan.problem).pick([*method.down]).nbytes
-    upper = lower + first_state(method, plan.problem).pick([*method.between]).nbytes
-    remark = (
-        f"tiers: {len(groups)} edges, {section.pi} of their rounds in a round of the server, "
-        f"{plan.tau} local iterations each; a worker gets {lower:,} bytes in a round of its "
-        f"edge, an edge {upper:,} in one of the server"
-    )
-    return replace(plan, edges=edges, tau=plan.tau * section.pi), remark
+    tiers: list[Edges] = []
+    tau, below = plan.tau, [np.array([worker]) for worker in range(len(plan.owned))]
+    for place, section in enumerate(experiment.tier):
+        groups = edges_of(section, place, below, dataset, plan)
+        tiers.append(Edges(groups, tau, section.pi))
+        tau, below = tau * section.pi, list(groups)
+    return replace(plan, edges=tuple(tiers), tau=tau), notes_on_tiers(plan, tiers)
 
 
-def edges_of(section: Tier, workers: int) -> tuple[Indexes, ...]:
-    """The workers of each edge."""
-    field = "tier.0.groups"
-    if isinstance(section.groups, int):
-        if section.groups > workers:
-            raise FednagError(
-                field, f"{section.groups} is more than the {workers} workers", "lower it"
-            )
-        return tuple(np.array_split(np.arange(workers), section.groups))
-    listed = sorted(worker for group in section.groups for worker in group)
-    if listed != list(range(workers)) or not all(section.groups):
+def columns_of(experiment: Experiment) -> tuple[str, ...]:
+    """The columns of the data that say who is at which edge."""
+    named = [section.groups for section in experiment.tier if isinstance(section.groups, str)]
+    return tuple(dict.fromkeys(named))
+
+
+def by_column(
+    name: str, field: str, below: Sequence[Indexes], dataset: Dataset, owned: Sequence[Indexes]
+) -> list[list[int]]:
+    """Who has the same value in a column of the data, values in order."""
+    if name not in dataset.columns:
         raise FednagError(
-            field,
-            "every worker belongs to one edge, and every edge has one at least",
-            f"name each from 0 to {workers - 1} once",
+            field, f"{name!r} names a column, and the data are not a file", "give numbers"
         )
-    return tuple(np.array(sorted(group), dtype=np.int64) for group in section.groups)
+    column = dataset.columns[name]
+    found: dict[str, list[int]] = {}
+    for place, workers in enumerate(below):
+        values = sorted({str(v) for worker in workers for v in np.unique(column[owned[worker]])})
+        if len(values) > 1:
+            raise FednagError(
+                field,
+                f"{'edge' if len(workers) > 1 else 'worker'} {place} has samples of more than one "
+                f"{name}: {', '.join(values[:3])}{', …' * (len(values) > 3)}",
+                "deal samples by owner, split.kind = 'natural', and owners of one each",
+            )
+        found.setdefault(values[0], []).append(place)
+    return [found[value] for value in sorted(found)]
+
+
+def notes_on_tiers(plan: Plan, tiers: Sequence[Edges]) -> list[str]:
+    """A note on each tier: its edges, its rounds, and what travels."""
+    method = plan.algorithm
+    first = first_state(method, plan.problem)
+    buffers = [BUFFERS] * (BUFFERS in first)
+    lower = first.pick([*method.down, *buffers]).nbytes
+    upper = first.pick([*method.down, *method.between, *buffers]).nbytes
+    notes = []
+    for place, edges in enumerate(tiers):
+        above = "the server" if edges is tiers[-1] else f"tier {place + 1}"
+        if place:
+            notes.append(
+                f"tier {place}: {len(edges.groups)} edges above those of tier {place - 1}, "
+                f"{edges.pi} of their rounds in a round of {above}; an edge gets {upper:,} bytes "
+                "in one of these"
+            )
+        else:
+            notes.append(
+                f"tiers: {len(edges.groups)} edges, {edges.pi} of their rounds in a round of "
+                f"{above}, {plan.tau} local iterations each; a worker gets {lower:,} bytes in a "
+                f"round of its edge, an edge {upper:,} in one of {above}"
+            )
+    return notes
+
+
+def edges_of(
+    section: Tier, place: int, below: Sequence[Indexes], dataset: Dataset, plan: Plan
+) -> tuple[Indexes, ...]:
+    """The workers behind each edge of a tier; ``below`` are those of the tier under it."""
+    field = f"tier.{place}.groups"
+    what = "edge" if place else "worker"
+    there = f"tier {place - 1} has" if place else "there are"
+    if isinstance(section.groups, int):
+        if section.groups > len(below):
+            raise FednagError(
+                field, f"{section.groups} is more than the {len(below)} {what}s {there}", "lower it"
+            )
+        split = np.array_split(np.arange(len(below)), section.groups)
+        listed = [group.tolist() for group in split]
+    elif isinstance(section.groups, str):
+        listed = by_column(section.groups, field, below, dataset, plan.owned)
+    else:
+        listed = [sorted(group) for group in section.groups]
+        named = sorted(each for group in listed for each in group)
+        if named != list(range(len(below))) or not all(listed):
+            raise FednagError(
+                field,
+                f"every {what} {'below ' * bool(place)}belongs to one edge, and every edge has one "
+                "at least",
+                f"name each from 0 to {len(below) - 1} once",
+            )
+    return tuple(np.sort(np.concatenate([below[each] for each in group])) for group in listed)
 
 
 def attacked(
@@ -482,6 +543,7 @@ def _loaded(experiment: Experiment, loss: str | Loss | None) -> Dataset:
                 share,
                 experiment.seed,
                 section.task,
+                columns_of(experiment),
                 None if loss is None else "numbers" if is_for_numbers(loss) else "integers",
             )
         )

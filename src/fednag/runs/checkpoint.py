@@ -65,6 +65,7 @@ SINCE: dict[str, Any] = {
     "rounds": (),
     "flying": (),
     "news": {},
+    "tiers": (),
 }
 TOLD = (
     "share", "steps", "staleness", "seconds", "bytes", "round", "iteration", "missed", "refused",
@@ -132,6 +133,7 @@ def write(
     tensors["starts"] = torch.from_numpy(state.starts)
     about: dict[str, Any] = {name: getattr(state, name) for name in (*COUNTS, *NUMBERS)}
     about["first_loss"] = state.first_loss if np.isfinite(state.first_loss) else None
+<<<<<<< HEAD
     about |= {
         "format": FORMAT if rows else PLAIN_FORMAT,
         "owner": owner,
@@ -139,6 +141,10 @@ def write(
         "best": None,
     }
     about["seen"] = state.seen
+=======
+    about |= {"format": FORMAT, "owner": owner, "versions": dict(versions), "best": None}
+    about["seen"], about["tiers"] = state.seen, state.tiers
+>>>>>>> main
     about |= {"refused": state.refused, "missed": state.missed, "control": state.control}
     about["rounds"] = [asdict(facts) for facts in state.rounds]
     about["news"] = {name: getattr(state.news, name) for name in TOLD}
@@ -329,6 +335,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         residues={key: Vectors(**named) for key, named in residues.items()},
         control=about["control"],
         seen=tuple(about["seen"]),
+        tiers=tuple((down, up) for down, up in about["tiers"]),
         flying=tuple(Flight(sent=bag(f"sent.{f['round']}."), **f) for f in about["flying"]),
         news=News(**{**first, **news}),
         rounds=() if about["evaluated"] else tuple(RoundFacts.of(each) for each in about["rounds"]),

@@ -31,7 +31,7 @@ from fednag.problems.problem import Problem
 from fednag.simulate.engine import Engine, first_state, round_bytes
 from fednag.simulate.evaluator import Evaluator, Measures
 from fednag.simulate.secured import Secured
-from fednag.simulate.tiers import Edges, Tiered
+from fednag.simulate.tiers import Edges, tiered
 
 MOST_NAMED = 100  # workers refused or missed in a record; all are counted
 BLOWN_UP = 100  # a loss this many times the first one does not come back to anything useful
@@ -101,7 +101,8 @@ class Plan:
     threads: int = 1
     deadline: float = inf  # seconds
     without: tuple[int, ...] = ()  # workers who take part in nothing
-    edges: Edges | None = None  # between workers and server; ``tau`` is then that of the server
+    # Between workers and server, tier by tier, the workers' first; ``tau`` is that of the server.
+    edges: tuple[Edges, ...] = ()
     ledger: bool = False  # whether rounds have entries for one
     on_disk: bool = False  # whether what workers keep between rounds is in files, not in memory
     clock: Callable[[Executor], Executor] | None = None
@@ -207,7 +208,7 @@ class Local:
         if isinstance(plan.scheme.aggregator, Secure):
             executor = Secured(self.engine, plan.scheme.aggregator)
         if plan.edges:
-            executor = Tiered(self.engine, plan.edges)
+            executor = tiered(self.engine, plan.edges, plan.setting)
         self.executor = plan.clock(executor) if plan.clock else executor
         self.evaluator = Evaluator(
             self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker, plan.metrics,
@@ -381,6 +382,7 @@ class _Training:
             metrics=dict.fromkeys(found.metrics) if blown_up else found.metrics,
             rounds=state.rounds,
             epsilon=self._epsilon(state),
+            tiers=state.tiers,
         )
         state = replace(state, record=record, best=best, diverged=blown_up)
         return self._waited(state, record)
