@@ -134,7 +134,10 @@ def test_residues_lie_beside_and_the_servers_stay_in_memory() -> None:
     assert then[3, 1].other.tolist() == [1, 1]
     assert then.get((4, 0)) is None
     assert then.get((4, 7)) is None
-    assert sorted(then.others) == [(-2, 0), (-1, 0)]
+    odd = updated(then, {(50, 0): Vectors(other=torch.ones(3))})
+    assert odd[50, 0].other.tolist() == [1] * 3
+    assert isinstance(odd, ResiduesOnDisk)
+    assert sorted(odd.others) == [(-2, 0), (-1, 0), (50, 0)]
 
 
 @pytest.mark.parametrize("name", REMEMBERING)

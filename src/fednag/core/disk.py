@@ -262,7 +262,8 @@ class OnDisk(Mapping[int, Vectors]):
 class ResiduesOnDisk(Mapping[tuple[int, int], Vectors]):
     """What transforms keep of workers' uploads, a file for each exchange of a round.
 
-    What the server and the aggregator keep, under numbers below 0, stays in memory.
+    What the server and the aggregator keep, under numbers below 0, stays in memory, and so does
+    what differs in its vectors: edges may keep others than workers.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class ResiduesOnDisk(Mapping[tuple[int, int], Vectors]):
 
     def __getitem__(self, key: tuple[int, int]) -> Vectors:
         worker, place = key
-        return self.others[key] if worker < 0 else self.places[place][worker]
+        return self.others[key] if key in self.others else self.places[place][worker]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         yield from self.others
@@ -292,12 +293,18 @@ class ResiduesOnDisk(Mapping[tuple[int, int], Vectors]):
 
     def updated(self, new: Mapping[tuple[int, int], Vectors]) -> ResiduesOnDisk:
         """The next version, with these residues."""
-        others = {**self.others, **{key: bag for key, bag in new.items() if key[0] < 0}}
-        places = dict(self.places)
-        for place in sorted({place for worker, place in new if worker >= 0}):
-            held = places[place] if place in places else self.disk.file(f"residue.{place}").empty()
-            bags = {w: bag for (w, at), bag in new.items() if at == place and w >= 0}
-            places[place] = held.updated(bags)
+        others, places = dict(self.others), dict(self.places)
+        for place in sorted({place for _, place in new}):
+            file = self.disk.file(f"residue.{place}")
+            rows: dict[int, Vectors] = {}
+            for key, bag in new.items():
+                if key[1] == place:
+                    if key[0] >= 0 and file.layout in (None, layout := RowLayout.of(bag)):
+                        file.layout, rows[key[0]] = layout, bag
+                    else:
+                        others[key] = bag
+            if rows:
+                places[place] = places.get(place, file.empty()).updated(rows)
         return ResiduesOnDisk(self.disk, places, others)
 
 

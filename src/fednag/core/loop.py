@@ -18,10 +18,7 @@ from fednag.core.aggregator import Aggregator, Total
 from fednag.core.algorithm import BUFFERS, Algorithm, News, lengths, server_round
 from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of, without
-<<<<<<< HEAD
 from fednag.core.disk import updated
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined, screened
-=======
 from fednag.core.executor import (
     Answers,
     Exchange,
@@ -33,7 +30,6 @@ from fednag.core.executor import (
     joined,
     screened,
 )
->>>>>>> main
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
 from fednag.core.ledger import round_entry, upload_entries
 from fednag.core.record import RoundFacts

@@ -133,18 +133,13 @@ def write(
     tensors["starts"] = torch.from_numpy(state.starts)
     about: dict[str, Any] = {name: getattr(state, name) for name in (*COUNTS, *NUMBERS)}
     about["first_loss"] = state.first_loss if np.isfinite(state.first_loss) else None
-<<<<<<< HEAD
     about |= {
         "format": FORMAT if rows else PLAIN_FORMAT,
         "owner": owner,
         "versions": dict(versions),
         "best": None,
     }
-    about["seen"] = state.seen
-=======
-    about |= {"format": FORMAT, "owner": owner, "versions": dict(versions), "best": None}
     about["seen"], about["tiers"] = state.seen, state.tiers
->>>>>>> main
     about |= {"refused": state.refused, "missed": state.missed, "control": state.control}
     about["rounds"] = [asdict(facts) for facts in state.rounds]
     about["news"] = {name: getattr(state.news, name) for name in TOLD}
@@ -351,6 +346,8 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
 def _rows(name: str, version: OnDisk) -> dict[str, Tensor]:
     """Which row of a file is whose, and the digests of those rows."""
     workers = version.workers
+    if not len(workers):
+        return {}
     slots = version.slots[workers]
     found = {"workers": workers, "slots": slots, "digests": version.file.digests[slots]}
     return {f"{ROWS}{name}.{part}": torch.from_numpy(array) for part, array in found.items()}
@@ -363,12 +360,12 @@ def _disk(folder: Path, about: Mapping[str, Any], tensors: Mapping[str, Tensor])
         return None
     disk = Disk(folder)
     for name, vectors in layouts.items():
+        if f"{ROWS}{name}.slots" not in tensors:  # nobody kept anything yet
+            disk.file(name)
+            continue
         slots, digests = (tensors[f"{ROWS}{name}.{part}"].numpy() for part in ("slots", "digests"))
         layout = RowLayout(tuple((n, kind, tuple(shape)) for n, kind, shape in vectors))
         path = folder / f"{name}.rows"
-        if not len(slots):  # nobody kept anything yet
-            disk.file(name)
-            continue
         try:
             found = RowFile.existing(path, layout, slots, digests)
         except OSError as error:
@@ -380,6 +377,8 @@ def _disk(folder: Path, about: Mapping[str, Any], tensors: Mapping[str, Tensor])
 
 
 def _version(disk: Disk, name: str, tensors: Mapping[str, Tensor]) -> OnDisk:
+    if f"{ROWS}{name}.slots" not in tensors:
+        return disk.file(name).empty()
     workers, slots = (tensors[f"{ROWS}{name}.{part}"].numpy() for part in ("workers", "slots"))
     whose = np.full(int(workers.max(initial=-1)) + 1, -1, dtype=np.int64)
     whose[workers] = slots

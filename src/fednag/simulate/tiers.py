@@ -13,13 +13,9 @@ import numpy as np
 import torch
 
 from fednag.core.aggregator import Total
-<<<<<<< HEAD
-from fednag.core.algorithm import BUFFERS, Algorithm
-from fednag.core.disk import updated
-=======
 from fednag.core.algorithm import BUFFERS, Algorithm, News
 from fednag.core.controller import Setting
->>>>>>> main
+from fednag.core.disk import updated
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined
 from fednag.core.keys import UPLINK, Indexes, generator
 from fednag.core.loop import Scheme
@@ -156,15 +152,9 @@ class Tiered(Executor):
                 steps=steps,
                 starts=asked.starts + done,
             )
-<<<<<<< HEAD
-            came = self.engine.exchange(part, updated(memories, answers.memories), residues)
-            down += part.sent.nbytes * len(part.workers)
-            up += came.up
-=======
             came = self._asked(
-                part, {**memories, **answers.memories}, {**residues, **answers.residues}
+                part, updated(memories, answers.memories), updated(residues, answers.residues)
             )
->>>>>>> main
             answers = joined(aggregator, replace(answers, total=None), replace(came, total=None))
             if came.total is None:
                 continue
