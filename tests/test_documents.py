@@ -275,7 +275,8 @@ def test_every_fleet_field_is_documented() -> None:
     from fednag.devices import files
 
     text = (ROOT / "docs" / "clock.md").read_text()
-    for table in (files.FleetFile, files.Device, files.Link, files.Reference, files.Aggregator):
+    tables = (files.FleetFile, files.Device, files.Link, files.Reference, files.Aggregator)
+    for table in (*tables, files.AccessPoint, files.Power):
         for field in table.model_fields:
             assert f"`{field}`" in text, (table.__name__, field)
 
@@ -395,6 +396,7 @@ GIVEN_BY = {
         "Row": "times_to_target",
         "Timed": "replay_runs",
         "TimedRun": "read_run",
+        "Timeline": "timeline",
     },
     "fednag.planning": {"Advice": "plan", "Point": "plan"},
     "fednag.frontier": {"Candidate": "candidates", "Frontier": "frontier"},

@@ -84,8 +84,9 @@ def report(
     """Write one page about runs: ranking, charts, splits, settings. It needs no network.
 
     Without --target and --loss, methods are compared by what all of them reached, if that says
-    something. With --fleet the runs are replayed on its devices, and curves are drawn over their
-    time too. Runs on several data sets get a page each.
+    something. With --fleet the runs are replayed on its devices, curves are drawn over their time
+    too, and devices are shown over time; vehicles on a map that plays. Runs on several data sets
+    get a page each.
 
     Example: fednag report runs/digits -o report.html
     """
@@ -103,10 +104,10 @@ def report(
     problems = by_problem(views)
     written, pages = list[Path](), dict[str, dict[str, Any]]()
     for name, own in problems.items():
-        times = recorded_times(own)
+        times, moments = recorded_times(own), list[dict[str, Any]]()
         if fleet:
-            own, times = _replayed(own, fleet)
-        page = document(own, asked, title, bounds(own), times)
+            own, times, moments = _replayed(own, fleet)
+        page = document(own, asked, title, bounds(own), times, moments)
         # Methods on other data are not ranked against each other: a page for each problem.
         path = out if len(problems) == 1 else out.with_name(f"{out.stem}-{name}{out.suffix}")
         written.append(write_page(page, path))
@@ -129,11 +130,20 @@ def report(
     answer(json, {"pages": each, "files": files}, *lines, failed=failed)
 
 
-def _replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list[dict[str, Any]]]:
-    """(the runs, their records with seconds on the fleet's clock; where the time goes)."""
+MOST_LINES = 6  # methods whose devices are shown over time
+MOST_ROWS = 300  # devices of each
+
+
+def _replayed(
+    views: Sequence[RunView], fleet: str
+) -> tuple[list[RunView], list[dict[str, Any]], list[dict[str, Any]]]:
+    """(the runs, their records with seconds on the fleet's clock; where the time goes; timelines
+    of devices)."""
     import numpy as np
 
     from fednag.clock.runs import replay_runs, timed_run, where_time_goes
+    from fednag.clock.scene import scene
+    from fednag.clock.timeline import timelines
     from fednag.devices.fleet import load_fleet
     from fednag.runs.labels import distinguished
     from fednag.show.document import time_table
@@ -153,7 +163,10 @@ def _replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list
         clocked.append(view)
     count = max(len(one.replays) for one in timed)
     title = f"{where.title}, {count} replay{'s' * (count > 1)} of each run"
-    return clocked, [time_table(title, [asdict(p) for p in where_time_goes(timed, where)])]
+    lines = timelines(timed, where)[:MOST_LINES]
+    moments = [{**line.as_data(MOST_ROWS), "map": scene(line)} for line in lines]
+    parts = [asdict(p) for p in where_time_goes(timed, where)]
+    return clocked, [time_table(title, parts)], moments
 
 
 def read_runs(runs: list[Path]) -> tuple[list[RunView], list[FednagError]]:

@@ -15,7 +15,7 @@ from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participan
 from fednag.config.sections import is_own
 from fednag.controllers import CONTROLLERS
 from fednag.devices.fleet import Fleet
-from fednag.devices.replay import Clock, Replay, replay
+from fednag.devices.replay import Clock, Meter, Replay, Table, replay
 from fednag.devices.workload import Stage, Workload, from_facts, stages_of
 from fednag.errors import FednagError
 from fednag.problems.flops import named_flops
@@ -169,6 +169,12 @@ class Timed:
         record = target.first(self.run.records)
         return [] if record is None else [float(r.ends[record.round]) for r in self.replays]
 
+    def joules_to(self, target: Target) -> list[float]:
+        """The same in joules of all workers; none where the power of devices is not known."""
+        record = target.first(self.run.records)
+        tables = [] if record is None else [r.joules for r in self.replays]
+        return [float(j[record.round]) for j in tables if j is not None and record is not None]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -185,6 +191,7 @@ class Row:
     per_round: float  # seconds
     down: int  # bytes one worker gets in a round
     up: int
+    joules: float | None = None  # of all workers by then; None where their power is not known
 
     def missed(self, verb: str, target: Target) -> str:
         """Who did not reach the target, and the best that was; empty if all did."""
@@ -202,7 +209,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Part:
-    """Where a device's time goes in an average round, in seconds."""
+    """Where a device's time goes in an average round, in seconds, and its energy in joules."""
 
     label: str
     device: str
@@ -210,6 +217,7 @@ class Part:
     down: float
     up: float
     waiting: float
+    joules: float | None = None
 
 
 def replay_runs(
@@ -265,15 +273,22 @@ def _as_trained(run: TimedRun, fleet: Fleet) -> Replay:
     ends = np.interp(np.arange(run.rounds + 1), rounds, seconds)
     clock, load = Clock(fleet, run.workload, run.seed), run.workload
     busy = np.zeros((load.workers, 3))
+    meter, joules = Meter.of(fleet, load.workers), np.zeros(run.rounds + 1)
     for number in range(1, run.rounds + 1):
+        spent: dict[int, Table] = {}
         for phase, stage in enumerate(load.stages):
             for worker in load.participants(number).tolist():
                 work = load.exchange(
                     stage, worker, load.steps(number, worker), stage.down, stage.up
                 )
                 delays = clock.delays(number, worker, phase, work)
-                busy[worker] += delays.busy(fleet.device(worker), ends[number - 1])
-    return Replay(ends, busy, 0.0, run.rounds)
+                took = delays.busy(fleet.device(worker), ends[number - 1])
+                busy[worker] += took
+                spent[worker] = spent.get(worker, 0.0) + took
+        if meter is not None:
+            joules[number] = joules[number - 1]
+            joules[number] += meter.joules(ends[number] - ends[number - 1], spent)
+    return Replay(ends, busy, 0.0, run.rounds, None if meter is None else joules)
 
 
 def timed_by_label(timed: Sequence[Timed]) -> dict[str, list[Timed]]:
@@ -314,6 +329,7 @@ def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
     reached = arrivals([one.run for one in group], target)
     times = Spread.of(second for one in group for second in one.times_to(target))
     whole = times if len(reached) == len(group) else None
+    spent = [joules for one in group for joules in one.joules_to(target)]
     workload = group[0].run.workload
     best = [target.best(one.run.values(target.measure)) for one in group]
     return Row(
@@ -329,6 +345,7 @@ def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
         per_round=average(float(r.ends[-1]) / r.rounds for one in group for r in one.replays),
         down=workload.down,
         up=workload.up,
+        joules=average(spent) if whole and spent else None,
     )
 
 
@@ -354,9 +371,13 @@ def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> lis
                 for worker, seconds in enumerate(table.tolist()):
                     device = fleet.device(worker)
                     name = f"{device.kind} (mean)" if many else f"{worker} {device.name}"
-                    shares.setdefault(name, []).append(seconds)
+                    joules = 0.0 if device.power is None else device.power.of(*seconds)
+                    shares.setdefault(name, []).append([*seconds, joules])
         for name, listed in shares.items():
-            found.append(Part(label, name, *np.mean(listed, axis=0).tolist()))
+            *seconds, joules = np.mean(listed, axis=0).tolist()
+            compute, down, up, waiting = seconds
+            known = joules if fleet.powered else None
+            found.append(Part(label, name, compute, down, up, waiting, known))
     return found
 
 

@@ -60,12 +60,12 @@ class OnClock(Executor):
 
     def arrivals(self, asked: Exchange, now: float) -> NDArray[np.float64]:
         clock, stage = self.clock, self._stage(asked)
-        found = []
+        work = {}
         for worker, steps in zip(asked.workers.tolist(), asked.steps.tolist(), strict=True):
             down, up = self._downloaded(asked), self._uploaded(asked, stage.up)
-            work = clock.workload.exchange(stage, worker, steps, down, up)
-            found.append(clock.arrival(asked.round, worker, asked.place, work, now))
-        return np.array(found)
+            work[worker] = clock.workload.exchange(stage, worker, steps, down, up)
+        journeys = clock.journeys(asked.round, asked.place, work, now)
+        return np.array([journey.arrival for journey in journeys.values()])
 
     def aggregation(self, asked: Exchange) -> float:
         up = self._uploaded(asked, self._stage(asked).up)
@@ -109,7 +109,14 @@ def notes_on(fleet: Fleet, workers: int) -> list[str]:
     """Notes that every output about a fleet has."""
     notes = [fleet.placing(workers)]
     if fleet.synthetic:
-        notes.insert(0, f"{fleet.name} is synthetic: chosen from public facts, not measured")
+        rest = "the rest is chosen" if fleet.measured else "chosen"
+        what = f"measured are {fleet.measured}; " if fleet.measured else ""
+        words = f"{fleet.name} is synthetic: {what}{rest} from public facts, not measured"
+        notes.insert(0, words)
+    if fleet.shares:
+        notes.append("transfers at one access point at once split its line")
+    if fleet.powered:
+        notes.append("energy is that of all workers: power times time, waiting at idle power")
     if fleet.roads is not None:
         seconds, units = fleet.roads.trace.seconds, len(fleet.roads.units)
         trace = Path(fleet.roads.trace.source).name

@@ -423,6 +423,75 @@ def _shares(rows: Sequence[dict[str, Any]]) -> Any:
     return alt.vconcat(*panels, spacing=8)
 
 
+# Away is pale too: nothing can be done there.
+DOING = {**PARTS, "waiting": "#D5D5D5", "away": "#F7E3C3", "aggregation": "#555555"}
+
+
+def timeline_chart(panels: Sequence[Mapping[str, Any]], title: str) -> Any:
+    """What devices do when, a panel a method: ``Timeline.as_data`` of each, below each other.
+
+    What was in vain is paler; a line is the end of a round.
+    """
+    drawn = []
+    used = {panel["kinds"][span[1]] for panel in panels for span in panel["spans"]}
+    kinds = [kind for kind in DOING if kind in used]
+    scale = alt.Scale(domain=kinds, range=[DOING[kind] for kind in kinds])
+    colour = alt.Color("kind:N", scale=scale, legend=alt.Legend(title=None, orient="bottom"))
+    most = max(panel["ends"][-1] - panel["ends"][0] for panel in panels)
+    for panel in panels:
+        start, last = panel["ends"][0], panel["first"] + len(panel["ends"]) - 2
+        ends = [{"x": end} for end in panel["ends"]]
+        # What goes on after the last of these rounds is cut off with them.
+        edge = panel["ends"][-1]
+        rows = [
+            {
+                "device": panel["rows"][row],
+                "kind": panel["kinds"][kind],
+                "from": begin,
+                "to": min(end, edge),
+                "round": number,
+                "shade": 0.35 if lost else 1.0,
+            }
+            for row, kind, begin, end, number, lost in panel["spans"]
+            if begin < edge
+        ]
+        across = alt.X(
+            "from:Q",
+            title="seconds on the fleet" if panel is panels[-1] else None,
+            scale=alt.Scale(domain=[start, start + most], nice=False),
+        )
+        rounds = f"rounds {panel['first']} to {last}"
+        more = f"; {panel['left_out']} more workers" if panel["left_out"] else ""
+        more += f"; {panel['idle']} more are away all the time" if panel["idle"] else ""
+        heading = alt.TitleParams(
+            f"{panel['label']}, seed {panel['seed']}, {rounds}{more}", fontSize=11, anchor="start"
+        )
+        bars = (
+            alt.Chart(alt.InlineData(values=rows), title=heading)
+            .mark_bar(height=alt.RelativeBandSize(0.78))
+            .encode(
+                x=across,
+                x2="to:Q",
+                y=alt.Y(
+                    "device:N",
+                    title=None,
+                    scale=alt.Scale(domain=list(panel["rows"])),
+                    axis=alt.Axis(labelLimit=200, grid=False),
+                ),
+                color=colour,
+                opacity=alt.Opacity("shade:Q", scale=None),
+                tooltip=["device:N", "kind:N", "round:Q", "from:Q", "to:Q"],
+            )
+        )
+        rules = (
+            alt.Chart(alt.InlineData(values=ends))
+            .mark_rule(color="#000", strokeWidth=0.8, opacity=0.65)
+            .encode(x="x:Q")
+        )
+        drawn.append(alt.layer(bars, rules).properties(width=720, height=alt.Step(17)))
+    return finished(alt.vconcat(*drawn, spacing=14), title, anchor="start")
+
+
 def plan_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:
     """Rows (method, tau, seconds, low, high, best) as time over tau; a ring around the best."""
     scale = alt.Scale(type="log", nice=False, padding=12)

@@ -49,11 +49,12 @@ def document(
     title: str = "",
     overlays: Sequence[Track] = (),
     times: Sequence[Mapping[str, Any]] = (),
+    moments: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The page's data: sentence, ranking, charts, settings, how to run it again.
 
     ``overlays`` are more lines for the chart of the loss; ``times`` are tables of where devices'
-    time goes.
+    time goes; ``moments`` are timelines of devices, ``Timeline.as_data`` with a ``map`` perhaps.
     """
     views, notes = distinguished(views)
     asked = target or telling_target(views)
@@ -61,6 +62,7 @@ def document(
     drawn = {track.label: track for track in tracks_of(views)}
     # In the order of the ranking, so that table and legend read alike.
     tracks = {row.label: drawn[row.label] for row in rows}
+    places = {row.label: place for place, row in enumerate(rows)}
     named = dict.fromkeys(str(view.config.get("name", "")) for view in views)
     levels: dict[str, float] = {asked.measure: asked.value} if asked else {}
     charts = curve_specs(list(tracks.values()), levels, tests=True)
@@ -84,6 +86,7 @@ def document(
         "splits": _splits(views),
         "timeline": timelines(views),
         "times": [dict(row) for row in times],
+        "moments": sorted(map(dict, moments), key=lambda line: places.get(line["label"], 0)),
         "traffic": _traffic(views, rows),
         "bytes": _bytes(views, asked),
         "settings": _settings(views, list(tracks)),
