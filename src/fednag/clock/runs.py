@@ -196,12 +196,12 @@ class Row:
     up: int
     joules: float | None = None  # of all workers by then; None where their power is not known
 
-    def missed(self, verb: str) -> str:
+    def missed(self, verb: str, target: Target) -> str:
         """Who did not reach the target, and the best that was; empty if all did."""
         if self.seconds is not None:
             return ""
         who = f"{self.reached} of {self.runs} runs {verb} it" if self.reached else "never"
-        return who + ("" if self.best is None else f"; best {self.best:.4g}")
+        return who + ("" if self.best is None else f"; best {target.shown(self.best)}")
 
     def less_than(self, rival: Row) -> float | None:
         """The part of the rival's time that is saved; negative where it is faster."""

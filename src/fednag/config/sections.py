@@ -69,6 +69,8 @@ class Split(Section):
     alpha: float | None = Field(None, gt=0)
     skew: float | None = Field(None, ge=0)
     proportions: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, strict=False)
+    # Of each worker, drawn with replacement: workers may hold the same.
+    samples: Annotated[int, Field(ge=1, le=10**7)] | None = None
 
 
 class Model(Section):
@@ -139,6 +141,8 @@ class Engine(Section):
     chunk: CountOrZero = 0
     threads: int = Field(0, ge=0, le=1024)
     recorded: bool = True
+    # Where what workers keep between rounds is. None: in memory, unless it is large.
+    memory: Literal["ram", "disk"] | None = None
 
 
 class Clock(Section):

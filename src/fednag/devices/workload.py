@@ -27,6 +27,9 @@ from fednag.problems.flops import training_flops
 from fednag.simulate.engine import first_state
 from fednag.simulate.run import Plan
 
+MOST_LISTED = 20_000  # workers; equal sizes of more are not written one by one
+MOST_WORKERS = 10**9  # as experiments have
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -212,7 +215,10 @@ class Workload:
     def facts(self) -> dict[str, Any]:
         """What cannot be told from an experiment file alone, for ``run.json``."""
         stages = [asdict(stage) for stage in self.stages]
-        rest = {"flops": self.flops, "pooled": self.pooled, "sizes": list(self.sizes)}
+        sizes: Any = list(self.sizes)
+        if len(sizes) > MOST_LISTED and len(set(sizes)) == 1:
+            sizes = {"workers": len(sizes), "each": sizes[0]}
+        rest = {"flops": self.flops, "pooled": self.pooled, "sizes": sizes}
         tiers = {"tiers": [asdict(tier) for tier in self.tiers]} if self.tiers else {}
         return {**rest, "stages": stages, **tiers}
 
@@ -224,7 +230,7 @@ def workload_of(plan: Plan, flops: float) -> Workload:
         iterations=plan.iterations,
         batch=plan.batch,
         seed=plan.seed,
-        sizes=tuple(len(held) for held in plan.owned),
+        sizes=tuple(plan.sizes.tolist()),
         flops=flops,
         stages=_stages(plan),
         per_round=plan.per_round,
@@ -322,7 +328,13 @@ def from_facts(
     rounds: Iterable[RoundFacts] = (),
 ) -> Workload:
     """A workload from what ``facts`` once wrote; ValueError if it is something else."""
-    sizes: Sequence[Any] = facts["sizes"]
+    given = facts["sizes"]
+    sizes: Sequence[Any] = given
+    if isinstance(given, dict):
+        count, each = given["workers"], given["each"]
+        if type(count) is not int or not 0 < count <= MOST_WORKERS:
+            raise ValueError("a number of `work` is not one")
+        sizes = (each,) * count
     flops = facts["flops"]
     stages = [Stage(**stage) for stage in facts["stages"]] if "stages" in facts else _old(facts)
     numbers = [n for s in stages for n in (s.down, s.up, s.gradients, s.full)]

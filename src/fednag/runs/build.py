@@ -28,7 +28,7 @@ from fednag.core.vectors import Vectors
 from fednag.data import partition, tables
 from fednag.data import sets as data
 from fednag.data.dataset import Dataset, is_for_numbers, is_integer
-from fednag.data.partition import Partition
+from fednag.data.partition import Drawn, Partition
 from fednag.data.validation import cut
 from fednag.devices.executor import on_clock
 from fednag.devices.fleet import load_fleet
@@ -49,6 +49,7 @@ T = TypeVar("T")
 
 NAMED = 10  # attackers in a note
 WINDOW = 5  # evaluations, where a plateau is looked for
+MOST_IN_MEMORY = 1 << 30  # bytes of what all workers keep; more is kept on the disk
 WIDE = 5.0  # standard deviations of features above this are worth a word
 
 
@@ -106,9 +107,9 @@ class Builder:
         training, engine = experiment.training, experiment.engine
         workers = 1 if algorithm.pooled else len(deal.workers)
         per_round = participants(experiment, workers)
-        owned = (deal.pooled() if algorithm.pooled else deal).workers
-        sizes = [len(mine) for mine in owned]
-        draws = Draws(experiment.seed, sizes, training.batch)
+        dealt = deal.pooled() if algorithm.pooled else deal
+        owned = dealt.workers
+        draws = Draws(experiment.seed, dealt.sizes, training.batch)
         scheme = scheme_of(experiment, algorithm, self.parts.given)
         check_links(scheme, problem)
         # Methods that are compared share the choice.
@@ -131,6 +132,7 @@ class Builder:
                 threads=engine.threads,
             ),
         )
+        check_shared(experiment, scheme, deal)
         notes = [*choice.notes, *attacked(experiment, scheme, dataset, workers)]
         if self.parts.several_seeds and isinstance(self._given_module(experiment), nn.Module):
             notes.append(
@@ -180,6 +182,7 @@ class Builder:
             ledger=experiment.ledger.kind == "chain",
             without=absent(training.without or (), scheme, workers),
         )
+        plan = replace(plan, on_disk=on_disk(engine.memory, plan))
         if experiment.tier:
             plan, remarks = tiered(experiment, plan, dataset)
             notes += remarks
@@ -229,7 +232,8 @@ class Builder:
                         "data",
                         f"y holds integers of shape {tuple(dataset.y.shape)}, and no loss is "
                         "known for them",
-                        "give loss, or task='regression' if they are numbers",
+                        "give loss='cross-entropy' if they are classes (of pixels, of letters), "
+                        "task='regression' if they are numbers",
                     )
             given = partial(
                 Problem,
@@ -294,6 +298,33 @@ class Builder:
             self._made[key] = make()
         made: T = self._made[key]
         return made
+
+
+def on_disk(given: str | None, plan: Plan) -> bool:
+    """Whether what workers keep between rounds goes to the disk: what is said, or by its size."""
+    if given is not None:
+        return given == "disk"
+    scheme, problem = plan.scheme, plan.problem
+    each = first_memory(plan.algorithm, problem).nbytes
+    if scheme.uplink.parts:
+        like = Vectors(**dict.fromkeys(plan.algorithm.up, problem.initial))
+        each += scheme.uplink.init(like).nbytes
+    most = min(len(plan.sizes), plan.rounds * (plan.per_round or len(plan.sizes)))
+    return most * each > MOST_IN_MEMORY
+
+
+def check_shared(experiment: Experiment, scheme: Scheme, deal: Partition) -> None:
+    """Refuse what means a worker's own samples, where workers hold the same ones."""
+    if not isinstance(deal.workers, Drawn):
+        return
+    remedy = "leave split.samples out"
+    for place, attack in enumerate(scheme.attacks):
+        if attack.flips:
+            problem = "it changes labels of samples that honest workers hold too"
+            raise FednagError(f"attack.{place}.kind", problem, remedy)
+    if experiment.privacy.unit == "sample":
+        problem = "a sample that several workers hold is not protected by its noise at one"
+        raise FednagError("privacy.unit", problem, remedy)
 
 
 def absent(named: Sequence[int], scheme: Scheme, workers: int) -> tuple[int, ...]:
@@ -607,6 +638,8 @@ def split(dataset: Dataset, section: Split, seed: int) -> Partition:
     """The samples of a data set, dealt to workers."""
     labels = dataset.y.numpy()
     workers = section.workers or 4
+    if section.samples is not None and (section.alpha is None or dataset.classes is not None):
+        return partition.drawn(labels, workers, section.samples, seed, section.alpha)
     if section.kind in ("classes", "dirichlet") and dataset.classes is None:
         raise FednagError(
             "split.kind",

@@ -15,6 +15,7 @@ import torch
 from fednag.core.aggregator import Total
 from fednag.core.algorithm import BUFFERS, Algorithm, News
 from fednag.core.controller import Setting
+from fednag.core.disk import updated
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined
 from fednag.core.keys import UPLINK, Indexes, generator
 from fednag.core.loop import Scheme
@@ -152,7 +153,7 @@ class Tiered(Executor):
                 starts=asked.starts + done,
             )
             came = self._asked(
-                part, {**memories, **answers.memories}, {**residues, **answers.residues}
+                part, updated(memories, answers.memories), updated(residues, answers.residues)
             )
             answers = joined(aggregator, replace(answers, total=None), replace(came, total=None))
             if came.total is None:
