@@ -92,6 +92,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "engine.dtype": ("float32", "float64"),
     "engine.chunk": (0, 2),
     "engine.threads": (0, 2),
+    "engine.inner": (1, 2),
     "engine.recorded": (True, False),
     "checkpoint.rounds": (0, 1),
     "checkpoint.seconds": (30.0, 1.0),
@@ -186,7 +187,13 @@ NO_NUMBERS = {
 }
 AFTER_FIRST = {
     *("data.task", "data.validation"),
-    *("model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
+    *(
+        "model.batch_norm",
+        "engine.recorded",
+        "engine.inner",
+        "evaluation.metrics",
+        "evaluation.own",
+    ),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
     *("stop.bytes", "stop.plateau", "stop.window"),
     *("model.loss", "uplink", "downlink", "aggregator.kind", "controller.kind", "schedule"),
@@ -247,7 +254,7 @@ def test_what_decides_the_numbers_changes_the_key(field: str) -> None:
     after, *_ = changed(base, field, FIELDS[field][1]).all_keys
     same = field in NO_NUMBERS | {"clock.fleet"}
     assert (after.exact == before.exact) == same
-    assert (after.short == before.short) == (same or field == "engine.chunk")
+    assert (after.short == before.short) == (same or field in ("engine.chunk", "engine.inner"))
     assert len(first) == 1
 
 

@@ -34,7 +34,13 @@ def main() -> None:
         }
     )
     resolved, plan, _ = Builder(parts).plan(experiment)
-    tell(chosen={"chunk": resolved.engine.chunk, "threads": resolved.engine.threads})
+    tell(
+        chosen={
+            "chunk": resolved.engine.chunk,
+            "threads": resolved.engine.threads,
+            "inner": resolved.engine.inner,
+        }
+    )
     states = simulate(plan)
     next(states)
     for _ in states:

@@ -28,6 +28,7 @@ SERVER = (
 IDLE = {
     ("engine", "chunk"),
     ("engine", "threads"),
+    ("engine", "inner"),
     ("checkpoint", "rounds"),
     ("checkpoint", "seconds"),
 }

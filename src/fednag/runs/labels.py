@@ -13,7 +13,7 @@ V = TypeVar("V", bound=RunView)
 T = TypeVar("T")
 
 # What may differ between runs that are averaged: it decides no number but by the seed.
-IDLE = ("name", "seed", "checkpoint.", "ledger.", "engine.threads", "engine.chunk")
+IDLE = ("name", "seed", "checkpoint.", "ledger.", "engine.threads", "engine.chunk", "engine.inner")
 
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
