@@ -36,6 +36,9 @@ from flwr.supercore.run import Run
 
 from fednag.core.files import os_errors
 from fednag.errors import FednagError
+from fednag.flower import logs
+from fednag.flower.passphrase import read_key
+from fednag.flower.superlink import option, quiet
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 # What `flwr run -c` may change of an app that was agreed to: silos do not read it.
@@ -142,8 +145,18 @@ def checked(agreed: Sequence[str]) -> frozenset[str]:
     return frozenset(agreed)
 
 
-def run_supernode(agreed: Collection[str], arguments: Sequence[str]) -> None:
+def run_supernode(
+    agreed: Collection[str],
+    arguments: Sequence[str],
+    secret: bytes | None = None,
+    json: bool = False,
+) -> None:
     """Be ``flower-supernode`` with these arguments, for the apps that were agreed to."""
+    key = option(arguments, "--auth-supernode-private-key")
+    opened = read_key(Path(key).expanduser(), secret) if key else None
+    if json:
+        logs.as_json()
+    quiet()
     program = cast(Any, import_module("flwr.supernode.start_client_internal"))
     connect = program.http_request_response
 
@@ -151,7 +164,8 @@ def run_supernode(agreed: Collection[str], arguments: Sequence[str]) -> None:
         return guarded(connect(*given, **named), agreed)
 
     program.http_request_response = connected
-    command = import_module("flwr.supernode.cli.flower_supernode")
+    command = cast(Any, import_module("flwr.supernode.cli.flower_supernode"))
+    command.load_ssh_private_key = lambda *_: opened  # Flower opens no encrypted one
     sys.argv = ["flower-supernode", *arguments]
     # Flower runs what is installed there under eight digits of a bundle's digest: nothing is.
     with tempfile.TemporaryDirectory(prefix="fednag-silo-") as home:
