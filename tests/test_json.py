@@ -110,7 +110,7 @@ CASES: dict[str, Case] = {
         {"device", "reference", "rows", "notes", "files"},
     ),
     "time listen": (("--port", "0"), {"host", "port"}),
-    "time plan": (PLAN, {*TIMED, "advice", "best", "points"}),
+    "time plan": (PLAN, {*TIMED, "advice", "best", "surety", "points"}),
     "theory check": (
         ("tiny.toml",),
         {"constants", "minimum", "verdicts", "experiment", "notes", "files"},
