@@ -218,7 +218,7 @@ class Advice:
             never = [p for p in own if p.row.seconds is None and p.later_than is None]
             if never:
                 best_seen = self.target.best([p.row.best for p in never if p.row.best is not None])
-                shown = "" if best_seen is None else f" (best {best_seen:.4g})"
+                shown = "" if best_seen is None else f" (best {self.target.shown(best_seen)})"
                 which = (
                     "at any tau"
                     if len(never) == len(own)

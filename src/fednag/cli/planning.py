@@ -210,7 +210,7 @@ def _table(advice: Advice) -> Table:
         row, best = point.row, point is advice.best
         least = "its least" if point is advice.best_of(point.method) else ""
         cut = "" if point.later_than is None else f"later than {duration(point.later_than)}"
-        remark = "least of all" if best else cut or row.missed("reach") or least
+        remark = "least of all" if best else cut or row.missed("reach", advice.target) or least
         style = "bold" if best else "red" if row.seconds is None and not cut else None
         cells = [*time_cells(row), *[energy(row.joules)] * powered]
         chosen = [_cell(axis, getattr(point, axis)) for axis in axes]
