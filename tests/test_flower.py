@@ -179,7 +179,7 @@ def third_silo(node_config: dict[str, Any]) -> Any:
 
 
 def fleet_app() -> Any:
-    from fednag.flower.client import app
+    from fednag.flower.handlers import app
 
     return app
 

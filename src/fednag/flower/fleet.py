@@ -42,6 +42,7 @@ from fednag.flower.protocol import (
     versions,
 )
 from fednag.flower.pulls import Pulls
+from fednag.flower.resident import GRACE
 from fednag.flower.settings import Deployment
 from fednag.flower.signing import is_signed
 from fednag.flower.silo_log import SiloLog, entry
@@ -51,7 +52,6 @@ from fednag.runs.ledger import statement
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
 
-LATE = 30.0  # seconds past the deadline after which Flower forgets what was asked
 ENOUGH = 3  # updates that tell by themselves which of them is too long
 COMING = 15.0  # seconds a round waits for a silo that has just connected
 
@@ -192,7 +192,7 @@ class Fleet(Executor):
         here = [silo for silo in wanted if silo in self.membership.present]
         # The versions too: a silo may have been restarted with others since it said hello.
         same = {"protocol": PROTOCOL, "digest": self.deployment.digest, **versions()}
-        left = max(until - time.monotonic(), 1.0) + LATE
+        left = max(until - time.monotonic(), 1.0) + GRACE
         records = {silo: record(silo) if callable(record) else record for silo in here}
         messages = [
             protocol.message(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,11 +36,13 @@ from fednag.config.sections import Section
 from fednag.core.algorithm import Algorithm
 from fednag.core.loop import Scheme
 from fednag.errors import FednagError, within
+from fednag.flower import app_folder
 
 SILOS = "silos"  # the name of data that every silo brings itself
 SOURCE = "run config"
-PACKAGE = "fednag_app"  # of an app that `fednag flower init` writes
 MOST_SAMPLES = 10_000_000
+APP: ContextVar[Path | None] = ContextVar("APP", default=None)
+"""The folder of the app that a message is for, in a process that Flower has not put it into."""
 
 
 class Flower(Section):
@@ -247,9 +249,7 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
             raise FednagError(section, "is a table", f"write e.g. {section}.key")
     rounds = raw.pop("rounds", None)
     # The user's own files come with the app, wherever Flower has put it on this machine.
-    home = getattr(sys.modules.get(PACKAGE), "__file__", None)
-    folder = Path(home).parent if home else None
-    raw = with_code(raw, folder)
+    raw = with_code(raw, APP.get() or app_folder())
     data, table = raw.get("data", {}), raw.get("algorithm", {})
     if data.get("name") == SILOS:
         raw["data"] = {**data, "name": CUSTOM}
