@@ -904,7 +904,7 @@ def test_a_silo_refuses_what_it_should_not_be_asked(
     deployment = read_run_config(config)
     grid = grid_of(config, [0], None, **{"memory-folder": str(tmp_path / "memory")})
     silo = Silo(deployment, {"partition-id": 0})
-    about = {"protocol": 2, "digest": deployment.digest, "silo": 0, "round": 1, "start": 0}
+    about = {"protocol": protocol.PROTOCOL, "digest": deployment.digest, "silo": 0, "round": 1, "start": 0}
     about |= {
         "stage": 0,
         "steps": 3,

@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 
 from fednag.aggregators import Secure
 from fednag.core.executor import Exchange
+from fednag.core.vectors import Vectors
 from fednag.errors import FednagError
 from fednag.flower import masked, protocol
 from fednag.flower.protocol import (
@@ -81,10 +82,13 @@ def _careful(handler: Callable[[Message, Context, dict[str, Any]], Message]) -> 
         try:
             return handler(given, context, protocol.about(given))
         except (FednagError, Refusal) as error:
-            not_finite = getattr(error, "not_finite", False)
-            return answer(given, {"refused": str(error), "not-finite": not_finite})
+            return answer(given, _refused(error))
 
     return handle
+
+
+def _refused(error: FednagError | Refusal) -> dict[str, Any]:
+    return {"refused": str(error), "not-finite": getattr(error, "not_finite", False)}
 
 
 @app.query("hello")
@@ -110,14 +114,22 @@ def hello(given: Message, context: Context, about: dict[str, Any]) -> Message:
 @app.train()
 @_careful
 def train(given: Message, context: Context, about: dict[str, Any]) -> Message:
-    """The silo's side of one exchange."""
+    """The silo's side of one exchange; and before it the measures of the model, if asked for."""
     silo, label = _asked(about, context)
     if isinstance(silo.scheme.aggregator, Secure):
         raise Refusal("with the aggregator secure, a silo sends masked updates alone")
     sent = protocol.arrays(given)
-    found, said = _trained(silo, context, about, sent)
+    measures = None
+    if about.get("evaluate") is True:
+        received = silo.received(sent, _whole(about, "round"), _stage(about, silo))
+        measures = _measures(silo, context, about, received)
+    try:
+        found, said = _trained(silo, context, about, sent)
+    except (FednagError, Refusal) as error:
+        return answer(given, label | _refused(error), measures=measures)
     back = pack(found.wires[0] if found.wires else found.up)
-    return answer(given, label | _signature(silo, context, about, sent, back), back, said)
+    label |= _signature(silo, context, about, sent, back)
+    return answer(given, label, back, said, measures)
 
 
 @app.query("keys")
@@ -237,9 +249,15 @@ def evaluate(given: Message, context: Context, about: dict[str, Any]) -> Message
     """The model received, measured on the silo's data."""
     silo, label = _asked(about, context)
     sent = unpack(protocol.arrays(given), silo.like(("w",)))
+    return answer(given, label, None, _measures(silo, context, about, sent))
+
+
+def _measures(
+    silo: Silo, context: Context, about: dict[str, Any], sent: Vectors
+) -> dict[str, float]:
     memory = Memory(context.state, context.node_config, str(about.get("token")), silo.fresh())
     mine, _ = memory.after(_whole(about, "accepted"))
-    return answer(given, label, None, silo.evaluate(sent, mine))
+    return silo.evaluate(sent, mine)
 
 
 def _agreed(about: dict[str, Any], context: Context) -> Deployment:

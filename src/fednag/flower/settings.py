@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from fednag.aggregators import Secure
 from fednag.config import (
@@ -45,6 +45,10 @@ APP: ContextVar[Path | None] = ContextVar("APP", default=None)
 """The folder of the app that a message is for, in a process that Flower has not put it into."""
 
 
+def _text(given: object) -> object:
+    return str(given) if type(given) is int else given
+
+
 class Flower(Section):
     """What only a deployment has."""
 
@@ -60,7 +64,8 @@ class Flower(Section):
     evaluate: Literal["auto", "server", "silos"] = "auto"
     other_versions: bool = False  # whether silos may have another torch or flwr
     bind: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,60}$")  # registered names are bind-0, bind-1
-    shape: str = ""  # of a sample, e.g. "1,28,28"; for data that silos bring
+    # Of a sample, e.g. "1,28,28"; for data that silos bring. One number need not be in quotes.
+    shape: Annotated[str, BeforeValidator(_text)] = ""
     classes: int = Field(0, ge=0, le=10**6)  # 0: regression
 
 
