@@ -39,7 +39,7 @@ from fednag.flower.agreed import run_supernode
 def stop():
     os.kill(os.getpid(), signal.SIGSTOP)
 """
-# When a SuperNode is stopped: it greets, and is then asked to evaluate the first model and train it.
+# When a SuperNode is stopped: it greets, and then evaluates the first model and trains it.
 MOMENTS = {
     "with a message half read": """
 read = program.pull_objects

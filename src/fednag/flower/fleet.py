@@ -124,7 +124,8 @@ class Fleet(Executor):
     ) -> None:
         self.grid, self.deployment, self.plan = grid, deployment, plan
         self.token, self.log, self.tell = token, log, tell
-        self.pulls = Pulls(grid)
+        # Every number in 16 bytes at most, also under masks.
+        self.pulls = Pulls(grid, 16 * self._vectors * len(plan.problem.initial))
         known = dict(enumerate(deployment.flower.samples))
         if not deployment.private:
             known = {i: len(o) for i, o in enumerate(plan.owned)}
