@@ -143,8 +143,9 @@ def patient(receive: Callable[[], Any]) -> Callable[[], Any]:
 @contextmanager
 def attentive(connection: Connection) -> Iterator[Connection]:
     """The connection of a SuperNode that looks for messages often while a run goes on."""
-    with connection as (node, receive, *others):
-        yield (node, patient(receive), *others)
+    with connection as (node, receive, send, get_run, get_fab, pull, push, confirm):
+        pull = executor.promptly(pull)
+        yield node, patient(receive), send, get_run, get_fab, pull, push, confirm
 
 
 @contextmanager

@@ -12,7 +12,9 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -20,11 +22,15 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 
+from fednag.flower.processes import SOONEST
+
+SOON = 40  # quick looks for an object on its way
 NAME = "flower-superexec"
-PRELOADED = ("flwr.supernode.runtime.run_clientapp", "fednag.flower.client")
+PRELOADED = ("flwr.supernode.runtime.run_clientapp", "httpcore", "fednag.flower.client")
 PROGRAM = """#!{python}
 from fednag.flower.executor import main
 main()
@@ -59,6 +65,20 @@ class Forking(SubprocessExecutor):
         return LaunchResult.accepted()
 
 
+def promptly(pull: Callable[..., bytes]) -> Callable[..., bytes]:
+    """Asks for an object again at once while it is on its way; Flower waits a second, then two."""
+
+    def pulled(*given: Any) -> bytes:
+        for _ in range(SOON):
+            try:
+                return pull(*given)
+            except ObjectUnavailableError:
+                time.sleep(SOONEST)
+        return pull(*given)
+
+    return pulled
+
+
 def fork_for_each(orders: BinaryIO) -> None:
     """Fork for every line, until there are no more."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
@@ -75,12 +95,14 @@ def fork_for_each(orders: BinaryIO) -> None:
 def run(spec: dict[str, Any]) -> None:
     """Be the process of one message, and end."""
     from flwr.supercore.tls import validate_and_resolve_root_certificates
-    from flwr.supernode.runtime.run_clientapp import run_clientapp
 
+    program = cast(Any, import_module("flwr.supernode.runtime.run_clientapp"))
+    made = program.make_pull_object_fn_protobuf
+    program.make_pull_object_fn_protobuf = lambda *given: promptly(made(*given))
     code = 1
     try:
         insecure = spec["insecure"]
-        run_clientapp(
+        program.run_clientapp(
             runtime_api_address=spec["runtime_api_address"],
             token=spec["token"],
             insecure=insecure,
