@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from http.client import HTTPSConnection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from fednag import FednagError, cli
 from fednag.config import parse
 from fednag.flower.agreed import digest_of
 from fednag.flower.certificates import make_authority, make_node_key, make_server
-from fednag.flower.gateway import Gateway, program
+from fednag.flower.gateway import PATHS, program
 from fednag.flower.local import Federation, federation
 from fednag.flower.processes import Processes, free_ports
 from fednag.flower.project import flat, run_config, write_app
@@ -125,7 +126,7 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     with federation(0, tls=True) as running:
         for silo, node in enumerate(memories):
             running.register(silo)
-            running.start_node(silo, node, superlink=_gateway(running) if silo else None)
+            running.start_node(silo, node, superlink=None if silo else running.port)
         _start_strangers(running, tmp_path)
         said: list[str] = []
         tables = tables_of(tmp_path, "scaffold", 2, bind="silo")
@@ -141,6 +142,73 @@ def test_tls_and_keys_let_in_whom_they_should(tmp_path: Path) -> None:
     found = verify(RunFolder(path), is_signed)
     assert (found.fault, found.signed) == (None, 4)
     assert audit(RunFolder(path)).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(program() is None, reason="nginx is not installed")
+def test_behind_the_fence_silos_train_and_nobody_else_gets_anything(tmp_path: Path) -> None:
+    """Mutual TLS, keys that are encrypted, an app that was agreed to, logs of JSON: all at once,
+    on real processes. From the outer port no path of the real SuperLink can be reached but those of
+    silos, and those by nobody without a certificate."""
+    word = b"correct horse battery staple"
+    tables = tables_of(tmp_path / "runs", "fednag", 2, {}, tau=10, bind="silo")
+    write_app(tmp_path / "app", tables)
+    agreed = ["fednag", "flower", "silo", "--json-logs", "--agreed", digest_of(tmp_path / "app")]
+    with federation(0, tls=True, mutual=True, secret=word) as running:
+        folder = running.processes.folder
+        assert b"ENCRYPTED" in (folder / "server.key").read_bytes().splitlines()[0]
+        command = [*agreed, "--passphrase-file", str(folder / "passphrase"), "--"]
+        for silo in range(2):
+            running.register(silo)
+            running.start_node(silo, {"partition-id": silo}, program=command)
+        running.register(7)  # a registered key, and no certificate: straight to the gate
+        opened = [*agreed, "--passphrase-file", str(folder / "passphrase"), "--"]
+        running.start_node(7, {"partition-id": 1}, superlink=running.gate, program=opened)
+        path = running.run(tmp_path / "app", lambda line: None)
+        answers = {path: _outer(running, path) for path in _paths(running)}
+        shown = folder / "silo-0.client.crt", folder / "silo-0.client.key"
+        inside = {path: _outer(running, path, shown, word) for path in _paths(running)}
+        logs = {n: running.processes.log(f"silo-{n}").read_text() for n in (0, 7)}
+    assert {line["status"] for line in read(path / "silos.jsonl")} == {"ok"}
+    assert {line["silo"] for line in read(path / "silos.jsonl")} == {0, 1}
+    assert set(answers.values()) == {400}
+    fleet = {f"/v1/fleet/{name}" for name in PATHS}
+    assert {path for path, status in inside.items() if status != 403} == fleet
+    assert any("/v1/control/" in path for path in inside)
+    said = [json.loads(line) for line in logs[0].splitlines() if line.startswith("{")]
+    assert any("Receiving:" in line["said"] for line in said), logs[0]
+    assert "Receiving:" not in logs[7]
+
+
+def _paths(running: Federation) -> set[str]:
+    """All that a SuperLink answers."""
+    from flwr.superlink.main import create_app
+
+    def below(router: Any) -> Iterator[str]:
+        for route in router.routes:
+            if inner := getattr(route, "original_router", None):
+                yield from below(inner)
+            else:
+                yield str(route.path).replace("{", "").replace("}", "")
+
+    return set(below(create_app()))
+
+
+def _outer(
+    running: Federation, path: str, shown: tuple[Path, Path] | None = None, word: bytes = b""
+) -> int:
+    """What the gateway answers."""
+    context = ssl.create_default_context(cafile=str(running.processes.folder / "ca.crt"))
+    if shown:
+        context.load_cert_chain(*shown, password=word)
+    connection = HTTPSConnection("127.0.0.1", running.gate, timeout=20, context=context)
+    try:
+        connection.request("POST", path)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+    finally:
+        connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -282,19 +350,6 @@ def test_a_silo_that_is_stopped_in_its_answer_is_named_at_the_deadline(tmp_path:
     assert 15 <= records[-1].seconds - records[0].seconds < 30
     (missed,) = [line for line in read(path / "silos.jsonl") if line["status"] == "missed"]
     assert (missed["silo"], missed["why"]) == (1, "its answer had begun to come")
-
-
-def _gateway(running: Federation) -> int | None:
-    """Start a gateway to the SuperLink, which silos with keys pass: its port."""
-    if not (nginx := program()):
-        return None
-    (port,) = free_ports(1)
-    secrets, folder = running.processes.folder, running.processes.folder / "gate"
-    gate = Gateway("127.0.0.1", f"127.0.0.1:{port}", f"127.0.0.1:{running.port}", secrets)
-    command = [nginx, "-p", str(folder), "-c", str(gate.write(folder)), "-g", "daemon off;"]
-    running.processes.start("gateway", command)
-    running.processes.wait_for_port("gateway", port)
-    return port
 
 
 def _start_strangers(running: Federation, place: Path) -> None:

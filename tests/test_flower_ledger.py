@@ -203,8 +203,8 @@ def test_it_can_be_left_out_and_wrong_keys_are_a_sentence(tmp_path: Path) -> Non
     (tmp_path / "text").write_text("no key")
     for name, why in (
         ("none", "No such file"),
-        ("text", "cannot be read"),
-        ("ec", "cannot be read"),
+        ("text", "is no private key"),
+        ("ec", "is no Ed25519 key"),
     ):
         with pytest.raises(FednagError, match=f"ledger-key: .*{name} .*{why}"):
             Signer.of({"ledger-key": str(tmp_path / name)})

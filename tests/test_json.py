@@ -60,6 +60,7 @@ def fednag(
     """A folder with an experiment file, runs in ``made``, and one figure of the paper."""
     monkeypatch.chdir(tmp_path)
     Path("tiny.toml").write_text(TINY)
+    Path("4G.csv").write_text("network_type,bandwidth_Mbps\n4G,138.3\n")
     Path("made").symlink_to(made)
     Path("kept").symlink_to(made.with_name("kept"))
     Path("figures").mkdir()
@@ -102,7 +103,7 @@ CASES: dict[str, Case] = {
     "data split": (("digits", "--workers", "3"), {"held", "classes", "notes", "files"}),
     "time replay": (
         ("made", "--fleet", "lan", "--replays", "2", "--loss", "5", "--out", "o"),
-        {*TIMED, "methods", "saved", "parts", "failed"},
+        {*TIMED, "methods", "saved", "parts", "timelines", "failed"},
     ),
     "time fleets": ((), {"name", "devices", "comes_and_goes", "synthetic", "about"}),
     "time record": (
@@ -110,6 +111,11 @@ CASES: dict[str, Case] = {
         {"device", "reference", "rows", "notes", "files"},
     ),
     "time listen": (("--port", "0"), {"host", "port"}),
+    "time get": ((), {"name", "kind", "licence", "files", "about", "page"}),
+    "time convert": (
+        ("mobile-bandwidth", "4G.csv", "--out", "c"),
+        {"kind", "fleet", "notes", "files"},
+    ),
     "time plan": (PLAN, {*TIMED, "advice", "best", "points"}),
     "theory check": (
         ("tiny.toml",),
@@ -309,6 +315,8 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "time fleets": (("lann",), "did you mean lan?"),
     "time record": (("--host", "somewhere"), "write HOST:PORT"),
     "time listen": (("--host", "256.0.0.1"), "256.0.0.1"),
+    "time get": (("flesh",), "did you mean flash?"),
+    "time convert": (("raca", "none.csv"), "none.csv: cannot be read"),
     "time plan": ((*PLAN, "--seeds", "x"), "--seeds x: write different whole numbers"),
     "theory check": (("tiny.toml", "--set", "model.name=cnn"), "is not convex"),
     "theory compare": (("--beta", "1"), "--rho: is missing"),

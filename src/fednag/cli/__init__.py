@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from fednag.cli import operating as operating  # commands of flower_app
 from fednag.cli.common import answer, blaming, given_seeds, listed, set_fields, table
 from fednag.cli.data import data_app
 from fednag.cli.deciding import decide

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -9,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from fednag.cli.common import answer, beside, blaming, output, set_fields, usable
-from fednag.cli.options import Json, Out, Quiet
+from fednag.cli.common import answer, beside, blaming, console, output, set_fields, usable
+from fednag.cli.options import Json, Out, PassphraseFile, Quiet
 from fednag.errors import FednagError, not_installed
 
 flower_app = typer.Typer(
@@ -38,6 +40,7 @@ Set = Annotated[
     list[str],
     typer.Option("--set", help="Change a field: section.key=value, also flower.key (repeatable)."),
 ]
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Logs as lines of JSON.")]
 Silos = Annotated[int | None, typer.Option(help="Number of silos; default: the file's, or 3.")]
 
 
@@ -53,7 +56,7 @@ def init(
 
     Example: fednag flower init my-app examples/digits.toml --silos 3
     """
-    _installed()
+    installed()
     from fednag.flower.project import write_app
 
     files = write_app(folder, _tables(experiment, silos, set_, None))
@@ -91,7 +94,8 @@ def up(
 
     Example: fednag flower up --silos 3 --tls
     """
-    _installed()
+    installed()
+    from fednag.flower.gateway import program as gate_program
     from fednag.flower.local import NAMED, federation
     from fednag.flower.project import flat
     from fednag.flower.settings import read_run_config
@@ -107,7 +111,8 @@ def up(
     deployment = read_run_config(flat(tables))
     nodes = [] if simulation else _nodes(deployment.silos, data, out)
     terminal = beside(json)
-    kind = "encrypted, with keys" if tls else "not encrypted; loopback only"
+    fence = "behind nginx" if gate_program() else "no gateway: nginx is not installed here"
+    kind = f"encrypted, with keys, {fence}" if tls else "not encrypted; loopback only"
     kind = "simulated by Ray" if simulation else kind
 
     def tell(line: str) -> None:
@@ -134,32 +139,64 @@ def keys(
     silo: Annotated[
         list[str], typer.Option(help="Make a silo's key, e.g. silo-0 (repeatable).")
     ] = [],  # noqa: B006
+    client: Annotated[
+        list[str],
+        typer.Option(help="Make a silo's key for mutual TLS, and a request (repeatable)."),
+    ] = [],  # noqa: B006
+    sign: Annotated[
+        list[Path], typer.Option(help="Sign a client's request with the CA (repeatable).")
+    ] = [],  # noqa: B006
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Replace what is there; it is put into old/.")
+    ] = False,
+    new_ca: Annotated[
+        bool, typer.Option("--new-ca", help="Make a second CA; silos believe both.")
+    ] = False,
+    retire_ca: Annotated[
+        bool, typer.Option("--retire-ca", help="Throw the older CAs out of ca.crt.")
+    ] = False,
+    passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
-    """Make a CA and the server's certificate (--host), and keys for silos (--silo).
+    """Make a CA and the server's certificate (--host), and keys for silos (--silo, --client).
 
     Example: fednag flower keys secrets --host fl.example.org --silo silo-0 --silo silo-1
     """
-    _installed()
-    from fednag.flower.certificates import make_authority, make_node_key, make_server
+    installed()
+    from fednag.flower import certificates
+    from fednag.flower.passphrase import passphrase
 
-    if not host and not silo:
+    if not (host or silo or client or sign or new_ca or retire_ca):
         raise FednagError("--host, --silo", remedy="say what to make, e.g. --host fl.example.org")
+    secret = passphrase(passphrase_file)
+    for option, names in {"--silo": silo, "--client": client}.items():
+        for name in names:
+            if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+                remedy = "use letters, digits, '.', '_' and '-'"
+                raise FednagError(option, remedy=remedy, given=name)
     output(folder)
     folder.chmod(0o700)
-    made = []
+    made, said = [], []
+    if new_ca:
+        said.append(f"the old CA's key is {certificates.new_authority(folder, secret)}")
+        made += ["ca.key", "ca.crt"]
     if host:
         if not (folder / "ca.key").exists():
-            make_authority(folder)
+            certificates.make_authority(folder, secret=secret)
             made += ["ca.key", "ca.crt"]
-        make_server(folder, host)
+        certificates.make_server(folder, host, renew=renew, secret=secret)
         made += ["server.key", "server.crt"]
     for name in silo:
-        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise FednagError("--silo", remedy="use letters, digits, '.', '_' and '-'", given=name)
-        made += [name, make_node_key(folder / name).name]
+        made += [name, certificates.make_node_key(folder / name, secret).name]
+    for name in client:
+        certificates.make_request(folder, name, renew, secret)
+        made += [f"{name}.{which}" for which in ("client.key", "client.csr", "local.crt")]
     files = [str(folder / name) for name in made]
-    answer(json, {"files": files}, *(f"wrote {file}" for file in files))
+    files += [str(certificates.sign_request(folder, path, secret=secret)) for path in sign]
+    if retire_ca:
+        gone = certificates.retire_authority(folder)
+        said.append(f"{folder / 'ca.crt'}: {gone} older CA{'s are' if gone != 1 else ' is'} gone")
+    answer(json, {"files": files}, *(f"wrote {file}" for file in files), *said)
 
 
 @flower_app.command()
@@ -171,7 +208,7 @@ def digest(
 
     Example: fednag flower digest my-app
     """
-    _installed()
+    installed()
     from fednag.flower.agreed import digest_of
 
     found = digest_of(app)
@@ -189,54 +226,136 @@ def silo(
     options: Annotated[
         list[str], typer.Argument(help="After `--`: the options of `flower-supernode`.")
     ] = [],  # noqa: B006
+    passphrase_file: PassphraseFile = None,
+    json_logs: JsonLogs = False,
     json: Json = False,
 ) -> None:
     """Start a SuperNode that runs the apps agreed to and no others.
 
     Example: fednag flower silo --agreed 5f0c2a -- --superlink fl.example.org:8000
     """
-    _installed()
+    installed()
     from fednag.flower import agreed as apps
 
     if any_ == bool(agreed):
         raise FednagError(
             "--agreed", "" if any_ else "is missing", "say which apps may run here: one or --any"
         )
-    digests = apps.checked(agreed)
+    digests, secret = apps.checked(agreed), _secret(passphrase_file)
     told = [f"agreed to {digest}" for digest in agreed] or ["runs any app that is sent"]
     answer(json, {"agreed": agreed, "any": any_}, *told)
-    apps.run_supernode(None if any_ else digests, options)
+    apps.run_supernode(None if any_ else digests, options, secret, json_logs)
+
+
+@flower_app.command()
+def link(
+    options: Annotated[
+        list[str], typer.Argument(help="After `--`: the options of `flower-superlink`.")
+    ] = [],  # noqa: B006
+    public: Annotated[
+        bool, typer.Option("--public", help="Let it listen beyond loopback, if --host says so.")
+    ] = False,
+    passphrase_file: PassphraseFile = None,
+    json_logs: JsonLogs = False,
+    json: Json = False,
+) -> None:
+    """Start a SuperLink, on loopback unless it is asked to be public.
+
+    Example: fednag flower link -- --insecure
+    """
+    installed()
+    from fednag.flower.superlink import run_superlink
+
+    secret = _secret(passphrase_file)
+    answer(json, {"options": options})
+    run_superlink(options, secret, public, json_logs)
+
+
+def _secret(file: Path | None) -> bytes | None:
+    """The passphrase; what is started here finds it in the same file."""
+    from fednag.flower.passphrase import FILE, passphrase
+
+    found = passphrase(file)
+    if file:
+        os.environ[FILE] = str(file.resolve())
+    return found
 
 
 @flower_app.command()
 def gateway(
-    folder: Annotated[Path, typer.Argument(help="Folder for nginx.conf and nginx's own files.")],
-    host: Annotated[str, typer.Option(help="Name silos reach the server by.")],
-    listen: Annotated[str, typer.Option(help="Where silos come in: ADDRESS:PORT.")] = (
-        "0.0.0.0:8443"
-    ),
+    folder: Annotated[Path, typer.Argument(help="Folder for the configuration and its logs.")],
+    host: Annotated[str, typer.Option(help="Name silos reach the server by.")] = "",
+    listen: Annotated[
+        str, typer.Option(help="ADDRESS:PORT; 0.0.0.0:8443, on a silo 127.0.0.1:8444.")
+    ] = "",
     superlink: Annotated[str, typer.Option(help="Where the SuperLink listens.")] = "127.0.0.1:8000",
-    secrets: Annotated[
-        Path, typer.Option(help="Folder with server.crt, server.key and ca.crt.")
-    ] = Path("secrets"),
+    secrets: Annotated[Path, typer.Option(help="Folder that `fednag flower keys` wrote.")] = Path(
+        "secrets"
+    ),
     rate: Annotated[int, typer.Option(min=1, help="Requests a second of one address.")] = 50,
     megabytes: Annotated[int, typer.Option(min=6, help="Largest request, in MB.")] = 16,
+    clients: Annotated[
+        bool, typer.Option("--clients", help="Mutual TLS: silos must show a certificate.")
+    ] = False,
+    allow: Annotated[
+        list[str], typer.Option(help="--clients: only this name's certificate (repeatable).")
+    ] = [],  # noqa: B006
+    certificate: Annotated[
+        str, typer.Option(help="A silo's end of mutual TLS: the name whose certificate it shows.")
+    ] = "",
+    gate: Annotated[
+        str, typer.Option(help="--certificate: where the gateway is, ADDRESS:PORT.")
+    ] = "",
+    program: Annotated[str, typer.Option(help="nginx or caddy.")] = "nginx",
+    passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
     """Write a configuration of nginx that lets silos in and nobody else, and check it.
 
     Example: fednag flower gateway gate --host fl.example.org
     """
+    installed()
     from fednag.flower import gateway as gates
+    from fednag.flower.passphrase import is_encrypted
+    from fednag.flower.passphrase import passphrase_file as named
 
-    gate = gates.Gateway(host, listen, superlink, secrets, rate=rate, megabytes=megabytes)
-    path, checked = gate.write(folder), gates.program() is not None
-    found = "checked by nginx" if checked else "not checked: nginx is not installed here"
+    if bool(host) == bool(certificate):
+        raise FednagError("--host, --certificate", remedy="give one: --host on the server")
+    if bool(certificate) != bool(gate):
+        raise FednagError("--gate", remedy="give it with --certificate, e.g. fl.example.org:8443")
+    if program not in ("nginx", "caddy") or (certificate and program == "caddy"):
+        raise FednagError("--program", remedy="use nginx (or caddy, on the server)", given=program)
+    key = secrets / (f"{certificate}.client.key" if certificate else "server.key")
+    password = (passphrase_file or named()) if key.is_file() and is_encrypted(key) else None
+    if key.is_file() and is_encrypted(key) and password is None:
+        raise FednagError(key, "is encrypted", "give --passphrase-file, which nginx will read")
+    password = password and password.resolve()
+    if certificate:
+        path = gates.SiloProxy(
+            gate, certificate, listen or "127.0.0.1:8444", secrets, megabytes, password
+        ).write(folder)
+    else:
+        outer = gates.Gateway(
+            host,
+            listen or "0.0.0.0:8443",
+            superlink,
+            secrets,
+            rate=rate,
+            megabytes=megabytes,
+            clients=clients or bool(allow),
+            allow=allow,
+            password=password,
+        )
+        path = outer.write_caddyfile(folder) if program == "caddy" else outer.write(folder)
+    checked = which(program) is not None if program == "caddy" else gates.program() is not None
+    found = f"checked by {program}" if checked else f"not checked: {program} is not installed here"
+    start = f"nginx -p {folder} -c {path}"
+    start = f"caddy run --config {path} --adapter caddyfile" if program == "caddy" else start
     answer(
         json,
         {"files": [str(path)], "checked": checked, "paths": list(gates.PATHS)},
         f"wrote {path}, {found}",
-        f"start it with: nginx -p {folder} -c {path}",
+        f"start it with: {start}",
     )
 
 
@@ -299,7 +418,9 @@ def _report(path: Path, json: bool) -> None:
     rows = ranked([view])
     made = save(curves_chart([view]), path / "curves")
     document = {"rows": [asdict(row) for row in rows], "notes": view.notes}
-    answer(json, document, ranking(rows, "result"), runs={path: ""}, files=made)
+    answer(
+        json, document, ranking(rows, "result", width=console().width), runs={path: ""}, files=made
+    )
 
 
 def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:
@@ -315,7 +436,7 @@ def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:
             shutil.rmtree(Path(node["memory-folder"]) / token, ignore_errors=True)
 
 
-def _installed() -> None:
+def installed() -> None:
     if find_spec("flwr") is None:
         raise not_installed("flower: Flower", "flower")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fednag.cli.common import answer, beside, console, print_json, table
-from fednag.cli.options import Json
+from fednag.cli.options import Json, PassphraseFile
 from fednag.errors import FednagError, not_installed
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def show(
 @ledger_app.command()
 def key(
     path: Annotated[Path, typer.Argument(help="Where to write the private key; a new file.")],
+    passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
     """Make a silo's key, with which it signs its uploads; name it in its node-config's ledger-key.
@@ -148,9 +149,10 @@ def key(
     """
     if find_spec("cryptography") is None:
         raise not_installed("cryptography, which makes keys,", "flower")
+    from fednag.flower.passphrase import passphrase
     from fednag.flower.signing import make_key
 
-    public = make_key(path)
+    public = make_key(path, passphrase(passphrase_file))
     lines = f"wrote {path} and {path}.pub", f"public key {public}"
     answer(json, {"files": [str(path), f"{path}.pub"], "public": public}, *lines)
 

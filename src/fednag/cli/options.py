@@ -49,6 +49,13 @@ Fleet = Annotated[
         autocompletion=completing.fleets,
     ),
 ]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        help="File with the passphrase of private keys; else $FEDNAG_PASSPHRASE_FILE, or none.",
+    ),
+]
 Replays = Annotated[int, typer.Option("--replays", min=1, max=10_000, help="Replays of each run.")]
 
 

@@ -155,16 +155,19 @@ def _document(advice: Advice) -> dict[str, Any]:
 
 def _table(advice: Advice) -> Table:
     from fednag.cli.time import time_cells
+    from fednag.devices.times import energy
 
     title = f"expected time to {advice.target.words} on {advice.fleet.title}"
-    numbers = ["tau", "time", "iterations", "rounds", "a round"]
+    powered = advice.fleet.powered
+    numbers = ["tau", "time", "iterations", "rounds", "a round", *["energy"] * powered]
     made = table(["method"], numbers, ["remark"], title, whole=True)
     for point in advice.points:
         row, best = point.row, point is advice.best
         least = "its least" if point is advice.best_of(point.method) else ""
-        remark = "least of all" if best else row.missed("reach") or least
+        remark = "least of all" if best else row.missed("reach", advice.target) or least
         style = "bold" if best else "red" if row.seconds is None else None
-        made.add_row(point.method, str(point.tau), *time_cells(row), remark, style=style)
+        cells = [*time_cells(row), *[energy(row.joules)] * powered]
+        made.add_row(point.method, str(point.tau), *cells, remark, style=style)
     return made
 
 

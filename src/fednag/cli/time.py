@@ -16,17 +16,21 @@ from fednag.cli.options import Json, Loss, Replays, Runs, written_to
 from fednag.cli.options import Target as TargetOption
 from fednag.cli.planning import time_plan
 from fednag.cli.recording import time_listen, time_record
+from fednag.cli.traces import time_convert, time_get
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from fednag.clock.runs import Part, Row, Timed, TimedRun
+    from fednag.clock.timeline import Timeline
     from fednag.devices.fleet import Fleet
     from fednag.devices.workload import Workload
     from fednag.runs.targets import Target
 
 SHORT = 1e-3  # seconds of an iteration in which its overhead may well be the larger part
+MOST_ROUNDS = 100  # of a timeline
+MOST_LINES = 3  # methods whose devices are drawn over time
 MOST_SHOWN = 6  # methods whose devices are tabulated and drawn
 
 
@@ -61,12 +65,16 @@ def time_replay(
     flops: Annotated[
         float | None, typer.Option(help="Operations of a gradient a sample, for models unknown.")
     ] = None,
+    rounds: Annotated[
+        str, typer.Option(help="Rounds of the timeline, e.g. 1-5; else the first five.")
+    ] = "",
     out: Annotated[Path | None, written_to("Folder for charts; else beside the first run.")] = None,
     json: Json = False,
 ) -> None:
-    """Replay runs on a fleet: time to a target, reductions, where the time goes.
+    """Replay runs on a fleet: time to a target, reductions, where the time goes, who does what.
 
-    Without --target and --loss, the target is one that all runs reached.
+    Without --target and --loss, the target is one that all runs reached. The timeline shows what
+    devices do in some rounds of the fastest methods' first runs.
 
     Example: fednag time runs/digits --fleet paper-edge --target 0.9
     """
@@ -84,6 +92,7 @@ def time_replay(
     from fednag.runs.view import read_all
 
     where = load_fleet(fleet, checked_sampling(sampling))
+    window = _window(rounds)
     asked = given_target(target, loss)
     if flops is not None and not 0 < flops < float("inf"):
         raise FednagError("--flops", remedy="give a number above 0", given=f"{flops:g}")
@@ -112,10 +121,49 @@ def time_replay(
     if len(order) > MOST_SHOWN:
         said.append(f"where the time goes is shown for the {MOST_SHOWN} fastest")
     report = _report(timed, rows, parts, where, asked)
+    lines = _timelines(timed, where, order[:MOST_LINES], window, seed)
+    report["timelines"] = [line.as_data() for line in lines]
     written = _write(folder, report, timed, parts, where, asked)
-    shown_tables = [times_table(rows, asked.words, where, report["replays"])]
-    shown_tables += [reductions_table(rows)] * (len(rows) > 1) + [parts_table(parts)]
+    shown_tables = [times_table(rows, asked, where, report["replays"])]
+    shown_tables += [reductions_table(rows)] * (
+        sum(row.seconds is not None for row in rows) > 1
+    ) + [parts_table(parts)]
     answer(json, report, *shown_tables, notes=said, files=written, failed=failed)
+
+
+def _window(text: str) -> tuple[int, int | None]:
+    """The rounds asked for: first and last, or None for as many as are usual."""
+    first, dash, last = text.partition("-")
+    sound = first.isdecimal() and (last.isdecimal() or not dash)
+    if not text:
+        return 1, None
+    if not sound or not 1 <= int(first) <= int(last or first) < int(first) + MOST_ROUNDS:
+        raise FednagError(
+            "--rounds", remedy=f"write e.g. 1-5, at most {MOST_ROUNDS} of them", given=text
+        )
+    return int(first), int(last or first)
+
+
+def _timelines(
+    timed: list[Timed],
+    fleet: Fleet,
+    labels: list[str],
+    window: tuple[int, int | None],
+    seed: int,
+) -> list[Timeline]:
+    """What devices do in the first run of each of these methods that has gone so far."""
+    from fednag.clock.timeline import timeline
+
+    found = []
+    for label in labels:
+        group = [one for one in timed if one.run.label == label]
+        one = min(group, key=lambda one: one.run.seed)
+        if one.run.rounds >= window[0]:
+            found.append(timeline(one, fleet, *window, seed=seed))
+    if not found:
+        most = max(one.run.rounds for one in timed if one.run.label in labels)
+        raise FednagError("--rounds", f"these runs have {most}", "choose earlier ones")
+    return found
 
 
 def checked_sampling(text: str) -> str | None:
@@ -209,7 +257,7 @@ def _write(
     target: Target,
 ) -> list[Path]:
     from fednag.clock.runs import KEYS, curve_rows
-    from fednag.show.charts import save, time_chart
+    from fednag.show.charts import save, time_chart, timeline_chart
     from fednag.show.terminal import count
 
     shares = [
@@ -224,21 +272,29 @@ def _write(
     curves = curve_rows(timed, target.measure)
     chart = time_chart(curves, shares, title, target.measure, target.value)
     written = save(chart, folder / f"time-{fleet.name}")
+    lines = timeline_chart(
+        report["timelines"], f"{fleet.title}; paler: in vain; line: a round's end"
+    )
+    written += save(lines, folder / f"timeline-{fleet.name}")
     return [*written, write_report(folder / f"time-{fleet.name}.json", report)]
 
 
-def times_table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Table:
+def times_table(rows: list[Row], target: Target, fleet: Fleet, replays: int) -> Table:
+    from fednag.devices.times import energy
+
     times = "once" if replays == 1 else f"{replays} times"
     # Bytes are a worker's in one round, beside totals: the heading has to say so.
     each = "\na worker\nand round"
+    powered = fleet.powered
     numbers = ["time", "iterations", "rounds", "a round", f"kB down{each}", f"kB up{each}"]
+    numbers += ["energy"] * powered
     last = ["target"] if any(row.seconds is None for row in rows) else []
-    title = f"time to {words} on {fleet.title}, replayed {times}"
+    title = f"time to {target.words} on {fleet.title}, replayed {times}"
     made = table(["method"], numbers, last, title, whole=True)
     for row in rows:
         label = row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)"
-        sent = f"{row.down / 1e3:,.1f}", f"{row.up / 1e3:,.1f}"
-        said = [row.missed("reached") or "reached"] * len(last)
+        sent = [f"{row.down / 1e3:,.1f}", f"{row.up / 1e3:,.1f}", *[energy(row.joules)] * powered]
+        said = [row.missed("reached", target) or "reached"] * len(last)
         style = None if row.seconds is not None else "red"
         made.add_row(label, *time_cells(row), *sent, *said, style=style)
     return made
@@ -277,15 +333,17 @@ def reductions_table(rows: list[Row], most: int = 8) -> Table:
 
 def parts_table(parts: list[Part]) -> Table:
     from fednag.clock.runs import KEYS
-    from fednag.devices.times import duration
+    from fednag.devices.times import duration, energy
 
     title = "where the time of an average round goes"
-    made = table(["method", "device"], KEYS, title=title)
+    powered = any(part.joules is not None for part in parts)
+    made = table(["method", "device"], [*KEYS, *["energy"] * powered], title=title)
     before = ""
     for part in parts:
         numbers = [getattr(part, key) for key in KEYS]
         total = sum(numbers) or 1.0
         shown = [f"{duration(number)} ({number / total:.0%})" for number in numbers]
+        shown += [energy(part.joules)] * powered
         made.add_row("" if part.label == before else part.label, part.device, *shown)
         before = part.label
     return made
@@ -334,4 +392,6 @@ def time_fleets(
 
 time_app.command("record")(time_record)
 time_app.command("listen")(time_listen)
+time_app.command("get")(time_get)
+time_app.command("convert")(time_convert)
 time_app.command("plan")(time_plan)

@@ -14,8 +14,8 @@ from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participants, read
 from fednag.config.sections import is_own
 from fednag.controllers import CONTROLLERS
-from fednag.devices.fleet import Fleet
-from fednag.devices.replay import Clock, Replay, replay
+from fednag.devices.fleet import Device, Edge, Fleet
+from fednag.devices.replay import Clock, Meter, Replay, Table, replay
 from fednag.devices.workload import Stage, Workload, from_facts, stages_of
 from fednag.errors import FednagError
 from fednag.problems.flops import named_flops
@@ -77,9 +77,12 @@ def timed_run(view: RunView, flops: float | None = None) -> TimedRun:
     named = known or is_own(name)
     tables = raw if named else {**raw, "algorithm": {"name": CUSTOM}}
     experiment = parse(tables, str(folder.path), code=False)
-    if experiment.tier:
+    if experiment.tier and not isinstance(view.info.get("work"), dict):
         raise FednagError(
-            "tier", "the time of edges is not known", "leave that run out", source=folder.path
+            "tier",
+            "its run.json does not say what its edges were sent",
+            "leave that run out, or run it again",
+            source=folder.path,
         )
     assumed: list[str] = []
     try:
@@ -169,6 +172,12 @@ class Timed:
         record = target.first(self.run.records)
         return [] if record is None else [float(r.ends[record.round]) for r in self.replays]
 
+    def joules_to(self, target: Target) -> list[float]:
+        """The same in joules of all workers; none where the power of devices is not known."""
+        record = target.first(self.run.records)
+        tables = [] if record is None else [r.joules for r in self.replays]
+        return [float(j[record.round]) for j in tables if j is not None and record is not None]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -185,13 +194,14 @@ class Row:
     per_round: float  # seconds
     down: int  # bytes one worker gets in a round
     up: int
+    joules: float | None = None  # of all workers by then; None where their power is not known
 
-    def missed(self, verb: str) -> str:
+    def missed(self, verb: str, target: Target) -> str:
         """Who did not reach the target, and the best that was; empty if all did."""
         if self.seconds is not None:
             return ""
         who = f"{self.reached} of {self.runs} runs {verb} it" if self.reached else "never"
-        return who + ("" if self.best is None else f"; best {self.best:.4g}")
+        return who + ("" if self.best is None else f"; best {target.shown(self.best)}")
 
     def less_than(self, rival: Row) -> float | None:
         """The part of the rival's time that is saved; negative where it is faster."""
@@ -202,7 +212,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Part:
-    """Where a device's time goes in an average round, in seconds."""
+    """Where a device's time goes in an average round, in seconds, and its energy in joules."""
 
     label: str
     device: str
@@ -210,6 +220,7 @@ class Part:
     down: float
     up: float
     waiting: float
+    joules: float | None = None
 
 
 def replay_runs(
@@ -265,15 +276,22 @@ def _as_trained(run: TimedRun, fleet: Fleet) -> Replay:
     ends = np.interp(np.arange(run.rounds + 1), rounds, seconds)
     clock, load = Clock(fleet, run.workload, run.seed), run.workload
     busy = np.zeros((load.workers, 3))
+    meter, joules = Meter.of(fleet, load.workers), np.zeros(run.rounds + 1)
     for number in range(1, run.rounds + 1):
+        spent: dict[int, Table] = {}
         for phase, stage in enumerate(load.stages):
             for worker in load.participants(number).tolist():
                 work = load.exchange(
                     stage, worker, load.steps(number, worker), stage.down, stage.up
                 )
                 delays = clock.delays(number, worker, phase, work)
-                busy[worker] += delays.busy(fleet.device(worker), ends[number - 1])
-    return Replay(ends, busy, 0.0, run.rounds)
+                took = delays.busy(fleet.device(worker), ends[number - 1])
+                busy[worker] += took
+                spent[worker] = spent.get(worker, 0.0) + took
+        if meter is not None:
+            joules[number] = joules[number - 1]
+            joules[number] += meter.joules(ends[number] - ends[number - 1], spent)
+    return Replay(ends, busy, 0.0, run.rounds, None if meter is None else joules)
 
 
 def timed_by_label(timed: Sequence[Timed]) -> dict[str, list[Timed]]:
@@ -314,6 +332,7 @@ def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
     reached = arrivals([one.run for one in group], target)
     times = Spread.of(second for one in group for second in one.times_to(target))
     whole = times if len(reached) == len(group) else None
+    spent = [joules for one in group for joules in one.joules_to(target)]
     workload = group[0].run.workload
     best = [target.best(one.run.values(target.measure)) for one in group]
     return Row(
@@ -329,6 +348,7 @@ def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
         per_round=average(float(r.ends[-1]) / r.rounds for one in group for r in one.replays),
         down=workload.down,
         up=workload.up,
+        joules=average(spent) if whole and spent else None,
     )
 
 
@@ -352,11 +372,22 @@ def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> lis
             for played in one.replays:
                 table = np.column_stack([played.busy, played.waiting]) / max(1, played.rounds)
                 for worker, seconds in enumerate(table.tolist()):
-                    device = fleet.device(worker)
-                    name = f"{device.kind} (mean)" if many else f"{worker} {device.name}"
-                    shares.setdefault(name, []).append(seconds)
+                    device: Device | Edge
+                    if worker < one.run.workload.workers:
+                        device, place = fleet.device(worker), f"{worker}"
+                    else:
+                        tier, edge = one.run.workload.edge(worker)
+                        there = fleet.edges_of(tier)
+                        device, place = there[edge % len(there)], f"edge {tier}.{edge}"
+                    name = f"{device.kind} (mean)" if many else f"{place} {device.name}"
+                    power = device.power if isinstance(device, Device) else None
+                    joules = 0.0 if power is None else power.of(*seconds)
+                    shares.setdefault(name, []).append([*seconds, joules])
         for name, listed in shares.items():
-            found.append(Part(label, name, *np.mean(listed, axis=0).tolist()))
+            *seconds, joules = np.mean(listed, axis=0).tolist()
+            compute, down, up, waiting = seconds
+            known = joules if fleet.powered else None
+            found.append(Part(label, name, compute, down, up, waiting, known))
     return found
 
 

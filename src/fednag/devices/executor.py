@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from fednag.core.algorithm import BUFFERS, lengths
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
-from fednag.core.keys import Indexes, generator
+from fednag.core.keys import Indexes
 from fednag.core.loop import Scheme
 from fednag.core.transform import Chain
 from fednag.core.vectors import Vectors
 from fednag.devices.fleet import Fleet
 from fednag.devices.replay import Clock
-from fednag.devices.workload import Stage, workload_of
+from fednag.devices.tiers import TierClock, check_edges
+from fednag.devices.workload import Stage, uploaded, workload_of
 from fednag.errors import FednagError
 from fednag.problems.flops import training_flops
 from fednag.simulate.run import Plan
@@ -41,7 +42,9 @@ def on_clock(
         )
     clock = Clock(fleet, workload_of(plan, flops), plan.seed)
     notes = notes_on(fleet, clock.workload.workers)
-    return lambda executor: OnClock(executor, clock, plan.scheme), clock.pace, notes
+    check_edges(fleet, clock.workload)
+    kind = EdgesOnClock if plan.edges else OnClock
+    return lambda executor: kind(executor, clock, plan.scheme), clock.pace, notes
 
 
 class OnClock(Executor):
@@ -60,12 +63,12 @@ class OnClock(Executor):
 
     def arrivals(self, asked: Exchange, now: float) -> NDArray[np.float64]:
         clock, stage = self.clock, self._stage(asked)
-        found = []
+        work = {}
         for worker, steps in zip(asked.workers.tolist(), asked.steps.tolist(), strict=True):
             down, up = self._downloaded(asked), self._uploaded(asked, stage.up)
-            work = clock.workload.exchange(stage, worker, steps, down, up)
-            found.append(clock.arrival(asked.round, worker, asked.place, work, now))
-        return np.array(found)
+            work[worker] = clock.workload.exchange(stage, worker, steps, down, up)
+        journeys = clock.journeys(asked.round, asked.place, work, now)
+        return np.array([journey.arrival for journey in journeys.values()])
 
     def aggregation(self, asked: Exchange) -> float:
         up = self._uploaded(asked, self._stage(asked).up)
@@ -98,18 +101,40 @@ class OnClock(Executor):
             sizes[BUFFERS] = len(asked.sent[BUFFERS])
         key = asked.place, uplink, tuple(sizes.items())
         if key not in self._known:
-            tried = {n: torch.linspace(-1, 1, d, dtype=w.dtype) for n, d in sizes.items()}
-            like = Vectors(**tried)
-            wire, _ = uplink.apply(like, uplink.init(like), generator(0, 0))
-            self._known[key] = wire.nbytes
+            like = Vectors(**{n: torch.empty(d, dtype=w.dtype) for n, d in sizes.items()})
+            self._known[key] = uploaded(self.scheme, like, asked.rules)
         return self._known[key]
+
+
+class EdgesOnClock(OnClock):
+    """Has edges do the work, and a fleet say how long it takes them and their workers."""
+
+    counts_downloads = True
+
+    def __init__(self, inner: Executor, clock: Clock, scheme: Scheme) -> None:
+        super().__init__(inner, clock, scheme)
+        self.between = inner.between
+
+    def arrivals(self, asked: Exchange, now: float) -> NDArray[np.float64]:
+        found = TierClock.of(self.clock).round(asked.round, asked.workers, now).arrivals
+        return np.array([found[worker] for worker in asked.workers.tolist()])
+
+    def aggregation(self, asked: Exchange) -> float:
+        return TierClock.of(self.clock).round(asked.round, asked.workers, 0.0).aggregation
 
 
 def notes_on(fleet: Fleet, workers: int) -> list[str]:
     """Notes that every output about a fleet has."""
     notes = [fleet.placing(workers)]
     if fleet.synthetic:
-        notes.insert(0, f"{fleet.name} is synthetic: chosen from public facts, not measured")
+        rest = "the rest is chosen" if fleet.measured else "chosen"
+        what = f"measured are {fleet.measured}; " if fleet.measured else ""
+        words = f"{fleet.name} is synthetic: {what}{rest} from public facts, not measured"
+        notes.insert(0, words)
+    if fleet.shares:
+        notes.append("transfers at one access point at once split its line")
+    if fleet.powered:
+        notes.append("energy is that of all workers: power times time, waiting at idle power")
     if fleet.roads is not None:
         seconds, units = fleet.roads.trace.seconds, len(fleet.roads.units)
         trace = Path(fleet.roads.trace.source).name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -204,6 +205,9 @@ Interval = Annotated[tuple[Moment, Moment], Field(strict=False)]
 Pair = Annotated[tuple[float, float], Field(strict=False)]
 Spread = Annotated[float, Field(ge=0, le=5)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+TimeOfDay = Annotated[str, Field(pattern=r"^(([01]\d|2[0-3]):[0-5]\d|24:00)$")]
+Daily = Annotated[tuple[TimeOfDay, TimeOfDay], Field(strict=False)]
+Watts = Annotated[float, Field(ge=0, le=1e6)]
 
 Checked = TypeVar("Checked", bound=BaseModel)
 
@@ -232,6 +236,25 @@ class Link(Table):
     spread: Spread = 0.0
 
 
+class Power(Table):
+    """Watts a device takes for what it does."""
+
+    compute: Watts
+    send: Watts
+    receive: Watts
+    idle: Watts = 0.0
+
+
+class AccessPoint(Table):
+    """A line that devices share: megabits a second each way, for all that use it at once."""
+
+    name: Name
+    up: float = Field(gt=0, le=1e9)
+    down: float = Field(gt=0, le=1e9)
+    about: str = ""
+    serves: int | None = Field(None, ge=1, le=10**6)  # devices of a table, one point for each such
+
+
 class Reference(Table):
     """What a device's iterations were sampled on."""
 
@@ -258,11 +281,16 @@ class Device(Table):
     period: Duration | None = None
     stagger: float | None = Field(None, ge=0, le=3e7)
     moves: bool = False
+    daily: tuple[Daily, ...] | None = Field(None, strict=False)
+    zone: float = Field(0.0, ge=-12, le=14)  # hours east of UTC
+    access: str | None = None
+    power: dict[str, Any] | None = None
 
-    later: ClassVar[tuple[str, ...]] = ("moves",)
+    later: ClassVar[tuple[str, ...]] = ("moves", "daily", "zone", "access", "power")
 
     @model_validator(mode="after")
     def _consistent(self) -> Device:
+        self._check_day()
         for key in ("up", "down", "available"):
             if self.moves and getattr(self, key) is not None:
                 raise InconsistentError(key, "of what moves, units decide it", "leave it out")
@@ -270,10 +298,11 @@ class Device(Table):
             raise InconsistentError("name", f"{AGGREGATOR!r} is not a device", "use another name")
         if self.gflops is not None and self.iteration is not None:
             raise InconsistentError("", remedy="give gflops or iteration, not both")
-        for key in ("period", "stagger"):
-            if getattr(self, key) is not None and self.available is None:
-                raise InconsistentError(key, "goes only with available", "leave it out")
-        if self.stagger is not None and self.period is None:
+        if self.period is not None and self.available is None:
+            raise InconsistentError("period", "goes only with available", "leave it out")
+        if self.stagger is not None and self.available is None and self.daily is None:
+            raise InconsistentError("stagger", "goes only with available", "leave it out")
+        if self.stagger is not None and self.period is None and self.daily is None:
             raise InconsistentError("stagger", "goes only with period", "leave it out")
         intervals = self.available
         if intervals is None:
@@ -301,6 +330,41 @@ class Device(Table):
                 "raise period",
             )
         return self
+
+    def _check_day(self) -> None:
+        for key in ("daily", "access"):
+            if self.moves and getattr(self, key) is not None:
+                raise InconsistentError(key, "of what moves, units decide it", "leave it out")
+        if self.zone and self.daily is None:
+            raise InconsistentError("zone", "goes only with daily", "leave it out")
+        if self.daily is None:
+            return
+        if self.available is not None:
+            raise InconsistentError("", remedy="give available or daily, not both")
+        if not self.daily:
+            raise InconsistentError(
+                "daily", "is empty", 'give times of day, e.g. [["22:00", "06:30"]]'
+            )
+        for start, end in self.daily:
+            if start == end:
+                raise InconsistentError(
+                    "daily",
+                    f"{start} to {end} is no time",
+                    'for a whole day write "00:00", "24:00"',
+                )
+
+
+class EdgeTable(Table):
+    """An edge between workers and server, or several alike: its links to what is above it."""
+
+    name: Name
+    about: str = ""
+    tier: int = Field(0, ge=0, le=7)  # 0: above workers
+    count: int = Field(1, ge=1, le=10**6)
+    up: dict[str, Any]
+    down: dict[str, Any]
+    seconds: float = Field(0.0, ge=0, le=3e7)  # of an aggregation
+    spread: Spread = 0.0
 
 
 class Aggregator(Table):
@@ -409,7 +473,7 @@ class UnitTable(Table):
 class FleetFile(Table):
     """A fleet file's own fields; devices are checked one by one."""
 
-    later: ClassVar[tuple[str, ...]] = ("mobility", "unit")
+    later: ClassVar[tuple[str, ...]] = ("mobility", "unit", "access", "edge", "begins", "measured")
 
     format: int = FORMAT
     name: Name
@@ -420,6 +484,10 @@ class FleetFile(Table):
     aggregator: dict[str, Any] = Field(default_factory=dict)
     mobility: dict[str, Any] | None = None
     unit: list[dict[str, Any]] | None = None
+    access: list[dict[str, Any]] | None = None
+    edge: list[dict[str, Any]] | None = None
+    begins: TimeOfDay = "00:00"  # UTC
+    measured: str = ""
     device: list[dict[str, Any]]
 
 
@@ -436,6 +504,8 @@ class Description:
     mobility: Mobility | None = None
     trace: Trace | None = None
     units: tuple[Unit, ...] = ()
+    points: tuple[AccessPoint, ...] = ()
+    edges: tuple[EdgeTable, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -473,8 +543,8 @@ def describe(
             with within(f"{source}: device {plain(str(table.get('name', number)))}"):
                 devices.append(_check(Device, table))
         names = [device.name for device in devices]
-        for name in names:
-            if names.count(name) > 1:
+        for name, times in Counter(names).items():
+            if times > 1:
                 raise FednagError(f"device {name}", "is there twice", "use another name, or count")
         with within(f"{source}: aggregator"):
             aggregator = _check(Aggregator, head.aggregator)
@@ -487,7 +557,60 @@ def describe(
         with within(f"{source}: aggregator"):
             _once(samples, "seconds", aggregator.seconds, (AGGREGATOR, "aggregation"))
         where = _mobility(head, devices, folder or Path(), source)
-    return Description(source, head, tuple(devices), aggregator, samples, text, *where)
+        points = _points(head, devices, source)
+        _check_powers(devices)
+        edges = _edges(head, source)
+    return Description(
+        source, head, tuple(devices), aggregator, samples, text, *where, points, edges
+    )
+
+
+def _points(head: FleetFile, devices: list[Device], source: str) -> tuple[AccessPoint, ...]:
+    """The access points, and that devices name no other."""
+    found: dict[str, AccessPoint] = {}
+    for number, table in enumerate(head.access or (), 1):
+        with within(f"{source}: access {plain(str(table.get('name', number)))}"):
+            point = _check(AccessPoint, table)
+            if point.name in found:
+                raise FednagError("name", "is there twice", "use another name")
+            found[point.name] = point
+    for device in devices:
+        if device.access is not None and device.access not in found:
+            raise FednagError(
+                f"device {device.name}: access",
+                f"no [[access]] table {cut(device.access)}{nearest(device.access, found)}",
+                "write one, or leave it out",
+            )
+    used = {device.access for device in devices}
+    for name in found:
+        if name not in used:
+            raise FednagError(
+                f"access {name}", "no device is there", f'write access = "{name}" in a [[device]]'
+            )
+    return tuple(found.values())
+
+
+def _edges(head: FleetFile, source: str) -> tuple[EdgeTable, ...]:
+    """The tables of edges, each link checked."""
+    found: dict[str, EdgeTable] = {}
+    for number, table in enumerate(head.edge or (), 1):
+        with within(f"{source}: edge {plain(str(table.get('name', number)))}"):
+            edge = _check(EdgeTable, table)
+            if edge.name in found:
+                raise FednagError("name", "is there twice", "use another name, or count")
+            for way in ("up", "down"):
+                _check(Link, getattr(edge, way), way)
+            found[edge.name] = edge
+    return tuple(found.values())
+
+
+def _check_powers(devices: list[Device]) -> None:
+    """All devices or none: a sum over some would be nobody's energy."""
+    without = [device.name for device in devices if device.power is None]
+    if without and len(without) < len(devices):
+        raise FednagError(
+            f"device {without[0]}: power", "is missing", "give that of all devices, or of none"
+        )
 
 
 def _mobility(
@@ -553,6 +676,8 @@ def _check_device(device: Device, samples: Samples) -> None:
         _check(Reference, device.reference, "reference")
     elif device.reference is not None:
         raise FednagError("reference", "gflops needs none", "leave one of them out")
+    if device.power is not None:
+        _check(Power, device.power, "power")
     for way in ("up", "down"):
         table: dict[str, Any] | None = getattr(device, way)
         if device.moves:
@@ -610,8 +735,8 @@ def shipped() -> list[str]:
     """The names of the fleets that come with fednag.
 
     >>> from fednag.clock import shipped
-    >>> shipped()
-    ['highway', 'lan', 'paper-edge', 'phones', 'silos-wan', 'sumo-town', 'vehicles']
+    >>> shipped()[:4]
+    ['highway', 'lan', 'mobile-bandwidth', 'paper-edge']
     """
     folder = files("fednag.devices") / "fleets"
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith("toml"))

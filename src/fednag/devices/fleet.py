@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fednag.devices.files import AGGREGATION, AGGREGATOR, Description, Link, Reference, read_fleet
+from fednag.devices.files import (
+    AGGREGATION,
+    AGGREGATOR,
+    AccessPoint,
+    Description,
+    Link,
+    Reference,
+    read_fleet,
+)
 from fednag.devices.files import Device as DeviceTable
 from fednag.devices.radio import Roads, availability, contacts
-from fednag.devices.times import ALWAYS, STEADY, Availability, Lognormal, Times, Transfer, times_of
+from fednag.devices.sharing import Point
+from fednag.devices.times import (
+    ALWAYS,
+    DAY,
+    STEADY,
+    Availability,
+    Lognormal,
+    Times,
+    Transfer,
+    of_day,
+    times_of,
+)
 from fednag.errors import FednagError
 
 
@@ -39,6 +59,28 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Power:
+    """Watts a device takes while it computes, receives, sends and waits.
+
+    >>> from fednag.clock import Power
+    >>> Power(compute=4.0, receive=1.0, send=1.5, idle=0.25).of(compute=10, up=2, waiting=4)
+    44.0
+    """
+
+    compute: float
+    receive: float
+    send: float
+    idle: float = 0.0
+
+    def of(
+        self, compute: float = 0.0, down: float = 0.0, up: float = 0.0, waiting: float = 0.0
+    ) -> float:
+        """Joules of so many seconds."""
+        working = compute * self.compute + down * self.receive + up * self.send
+        return working + waiting * self.idle
+
+
+@dataclass(frozen=True)
 class Device:
     """One device.
 
@@ -54,6 +96,8 @@ class Device:
     up: Transfer
     down: Transfer
     availability: Availability = ALWAYS
+    power: Power | None = None
+    point: Point | None = None  # the access point whose line it shares
 
     @property
     def varies(self) -> bool:
@@ -79,6 +123,23 @@ class Aggregation:
 
 
 @dataclass(frozen=True)
+class Edge:
+    """An edge between workers and server: its links to what is above it, and its aggregations.
+
+    >>> from fednag.clock import load_fleet
+    >>> load_fleet("three-tier").edges_of(0)[0].name
+    'cabinet-1'
+    """
+
+    name: str
+    kind: str
+    tier: int  # 0: above workers
+    up: Transfer
+    down: Transfer
+    aggregation: Aggregation | None = None
+
+
+@dataclass(frozen=True)
 class Fleet:
     """Devices and an aggregator. Worker i is device i, again from the first when they run out.
 
@@ -96,6 +157,12 @@ class Fleet:
     digest: str = ""
     roads: Roads | None = None
     lasting: bool = False  # only vehicles whose contact will do are asked
+    measured: str = ""  # what of a synthetic fleet was measured after all
+    edges: tuple[Edge, ...] = ()
+
+    def edges_of(self, tier: int) -> tuple[Edge, ...]:
+        """Its edges of a tier; edge i of a run is edge i, again from the first."""
+        return tuple(edge for edge in self.edges if edge.tier == tier)
 
     def device(self, worker: int) -> Device:
         return self.devices[worker % len(self.devices)]
@@ -104,11 +171,28 @@ class Fleet:
     def varies(self) -> bool:
         """Whether two replays may differ."""
         own = self.aggregation is not None and self.aggregation.times.varies
-        return own or any(device.varies for device in self.devices)
+        links = [link for edge in self.edges for link in (edge.up, edge.down)]
+        spent = [edge.aggregation.times for edge in self.edges if edge.aggregation is not None]
+        return (
+            own
+            or any(device.varies for device in self.devices)
+            or any(link.varies for link in links)
+            or any(times.varies for times in spent)
+        )
 
     @property
     def comes_and_goes(self) -> bool:
         return any(device.availability.intervals for device in self.devices)
+
+    @property
+    def powered(self) -> bool:
+        """Whether it is known how much power its devices take."""
+        return all(device.power is not None for device in self.devices)
+
+    @property
+    def shares(self) -> bool:
+        """Whether some of its devices share a line."""
+        return any(device.point is not None for device in self.devices)
 
     @property
     def title(self) -> str:
@@ -151,17 +235,26 @@ def build(found: Description, sampling: str | None = None) -> Fleet:
     sampling = sampling or found.head.sampling
     devices: list[Device] = []
     driven: dict[str, str] = {}
+    points = {point.name: point for point in found.points}
     for table in found.devices:
         compute = _compute(found, table, sampling)
+        power = None if table.power is None else Power(**table.power)
         if table.moves:
-            devices += _moving(found, table, compute, driven)
+            moving = _moving(found, table, compute, driven)
+            devices += [replace(device, power=power) for device in moving]
             continue
         up, down = (_transfer(found, table, way, sampling) for way in ("up", "down"))
+        intervals, period = table.available or (), table.period
+        if table.daily is not None:
+            intervals, period = of_day(table.daily, table.zone, found.head.begins), DAY
+        point, on = None, Availability(intervals, period)
         for number in range(table.count):
-            shift = number * (table.stagger or 0.0)
-            availability = Availability(table.available or (), table.period, shift)
+            if table.stagger:
+                on = Availability(intervals, period, number * table.stagger)
+            if table.access is not None:
+                point = _point(points[table.access], table.name, number)
             name = table.name if table.count == 1 else f"{table.name}-{number + 1}"
-            devices.append(Device(name, table.name, compute, up, down, availability))
+            devices.append(Device(name, table.name, compute, up, down, on, power, point))
     return Fleet(
         name=found.head.name,
         source=found.source,
@@ -170,9 +263,19 @@ def build(found: Description, sampling: str | None = None) -> Fleet:
         devices=tuple(devices),
         aggregation=_aggregation(found, sampling),
         digest=found.digest,
+        edges=tuple(_edges(found)),
         roads=Roads(found.trace, found.units, driven) if found.trace else None,
         lasting=found.mobility is not None and found.mobility.select == "lasting",
+        measured=found.head.measured,
     )
+
+
+def _point(table: AccessPoint, kind: str, number: int) -> Point:
+    """The point that serves a table's device; one for all, or one for every few of a table."""
+    name = table.name
+    if table.serves is not None:
+        name = f"{table.name} of {kind} {number // table.serves + 1}"
+    return Point(name, table.up * 1e6 / 8, table.down * 1e6 / 8)
 
 
 def _moving(
@@ -220,11 +323,26 @@ def _compute(found: Description, table: DeviceTable, sampling: str) -> Compute:
 def _transfer(found: Description, table: DeviceTable, way: str, sampling: str) -> Transfer:
     stated = getattr(table, way)
     if stated is not None:
-        link = Link.model_validate(stated)
-        factor = Lognormal(1.0, link.spread) if link.spread else STEADY
-        return Transfer(link.latency, 8 / (link.mbit * 1e6), factor)
+        return _link(Link.model_validate(stated))
     samples = found.samples.of(table.name, way)
     return Transfer.fit([(s.size or 0, s.seconds) for s in samples], sampling)
+
+
+def _edges(found: Description) -> Iterator[Edge]:
+    """Each edge of the tables."""
+    for table in found.edges:
+        spent = None
+        if table.seconds:
+            spent = Aggregation(Lognormal(table.seconds, table.spread))
+        up, down = (_link(Link.model_validate(way)) for way in (table.up, table.down))
+        for number in range(table.count):
+            name = table.name if table.count == 1 else f"{table.name}-{number + 1}"
+            yield Edge(name, table.name, table.tier, up, down, spent)
+
+
+def _link(link: Link) -> Transfer:
+    factor = Lognormal(1.0, link.spread) if link.spread else STEADY
+    return Transfer(link.latency, 8 / (link.mbit * 1e6), factor)
 
 
 def _aggregation(found: Description, sampling: str) -> Aggregation | None:

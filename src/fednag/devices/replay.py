@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from fednag.core.keys import AGGREGATOR, DELAYS, Indexes
 from fednag.devices.fleet import Device, Fleet
+from fednag.devices.sharing import Errand, share
+from fednag.devices.tiers import TierClock
 from fednag.devices.workload import Exchange, Workload
 from fednag.errors import FednagError
 
@@ -60,6 +62,51 @@ class Delays:
         compute = min(self.compute, max(0.0, room - down))
         up = min(self.up, max(0.0, room - down - compute))
         return np.array([compute, down, up])
+
+    def errand(self, device: Device, exchange: Exchange) -> Errand:
+        """The same for one that shares its line: how much latency, and how many bytes how fast."""
+        assert device.point is not None
+        hearing = device.down.latent(self.down, exchange.down)
+        calling = device.up.latent(self.up, exchange.up)
+        return Errand(
+            device.point,
+            device.availability,
+            hearing,
+            _bytes(exchange.down, self.down - hearing),
+            self.compute,
+            calling,
+            _bytes(exchange.up, self.up - calling),
+        )
+
+
+def _bytes(size: int, seconds: float) -> tuple[float, float]:
+    """Bytes, and how many a second; a link that only has latency sends any number at once."""
+    return float(size), size / seconds if seconds > 0 else inf
+
+
+@dataclass(frozen=True)
+class Journey:
+    """A worker's exchange on the clock: when it has what it was sent, and when its answer arrives.
+
+    ``received`` and ``computed`` are known where the line is shared; elsewhere the delays tell.
+    """
+
+    device: Device
+    delays: Delays
+    start: float
+    arrival: float
+    received: float | None = None
+    computed: float | None = None
+
+    def busy(self, end: float = inf) -> Table:
+        """Busy seconds (compute, down, up), for one that is cut off at ``end`` until then."""
+        if self.received is None or self.computed is None:
+            return self.delays.busy(self.device, self.start, end)
+        on = self.device.availability
+        computing = max(0.0, min(self.computed, end) - self.received) if self.received < end else 0
+        down = on.served(self.start, min(self.received, end))
+        up = on.served(self.computed, min(self.arrival, end)) if self.computed < end else 0.0
+        return np.array([computing, down, up])
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +181,9 @@ class Clock:
         plans = {worker: workload.exchanges(number, worker) for worker in there}
         phases = len(plans[there[0]]) if there else 0
         for phase in range(phases):
-            delays = {i: self.delays(number, i, phase, plans[i][phase]) for i in there}
-            arrivals = {i: self._arrival(i, delays[i], now, not leave_out) for i in there}
+            asked = {i: plans[i][phase] for i in there}
+            journeys = self.journeys(number, phase, asked, now, again=not leave_out)
+            arrivals = {i: journey.arrival for i, journey in journeys.items()}
             limit = inf if deadline is None or workload.pooled else now + deadline
             out = [i for i in there if leave_out and (arrivals[i] > limit or arrivals[i] == inf)]
             there = [i for i in there if i not in out]
@@ -143,9 +191,9 @@ class Clock:
             if out:
                 end = limit if isfinite(limit) else end
             for worker in there:
-                busy[worker] += delays[worker].busy(devices[worker], now)
+                busy[worker] += journeys[worker].busy()
             for worker in out:
-                busy[worker] += delays[worker].busy(devices[worker], now, end)
+                busy[worker] += journeys[worker].busy(end)
             late += out
             if not isfinite(end):
                 self._never(there, arrivals, number)
@@ -197,11 +245,33 @@ class Clock:
             return start + delays.compute
         return delays.arrival(self.fleet.device(worker), start, again)
 
-    def arrival(
-        self, number: int, worker: int, phase: int, exchange: Exchange, start: float
-    ) -> float:
-        """When a worker's answer arrives, if it is sent something at ``start``."""
-        return self._arrival(worker, self.delays(number, worker, phase, exchange), start)
+    def journeys(
+        self,
+        number: int,
+        phase: int,
+        asked: Mapping[int, Exchange],
+        start: float,
+        *,
+        again: bool = False,
+    ) -> dict[int, Journey]:
+        """Each worker's way through an exchange, if all that are asked are sent it at ``start``."""
+        found = {}
+        sharing = []
+        for worker, exchange in asked.items():
+            device = self.fleet.device(worker)
+            delays = self.delays(number, worker, phase, exchange)
+            if device.point is not None and not self.workload.pooled:
+                sharing.append(worker)
+                found[worker] = Journey(device, delays, start, inf)
+            else:
+                arrival = self._arrival(worker, delays, start, again)
+                found[worker] = Journey(device, delays, start, arrival)
+        if sharing:
+            errands = [found[i].delays.errand(found[i].device, asked[i]) for i in sharing]
+            for worker, row in zip(sharing, share(errands, start).tolist(), strict=True):
+                one = found[worker]
+                found[worker] = Journey(one.device, one.delays, start, row[2], row[0], row[1])
+        return found
 
     def aggregation(self, number: int, phase: int, size: int) -> float:
         """Seconds the aggregator takes for so many bytes."""
@@ -238,6 +308,7 @@ class Replay:
     busy: Table  # a row a worker: seconds (compute, down, up) in all
     aggregation: float
     rounds: int
+    joules: Table | None = None  # of all workers by the end of each round, where power is known
 
     @property
     def waiting(self) -> Table:
@@ -270,6 +341,10 @@ def replay(
     ends = np.zeros(rounds + 1)
     busy = np.zeros((workload.workers, 3))
     aggregation = 0.0
+    meter = Meter.of(fleet, workload.workers)
+    joules = np.zeros(rounds + 1)
+    if workload.tiers:
+        return _with_edges(clock, rounds, meter, leave_out)
     for number in range(1, rounds + 1):
         played = clock.round(
             number, workload.participants(number), ends[number - 1], deadline, leave_out=leave_out
@@ -278,4 +353,57 @@ def replay(
         aggregation += played.aggregation
         for worker, seconds in played.busy.items():
             busy[worker] += seconds
-    return Replay(ends, busy, aggregation, rounds)
+        if meter is not None:
+            took = meter.joules(played.end - ends[number - 1], played.busy)
+            joules[number] = joules[number - 1] + took
+    return Replay(ends, busy, aggregation, rounds, None if meter is None else joules)
+
+
+def _with_edges(clock: Clock, rounds: int, meter: Meter | None, leave_out: bool) -> Replay:
+    """The same with edges between workers and server.
+
+    With ``leave_out``, whoever cannot be reached when a round of the server begins takes no part.
+    """
+    played, workload = TierClock.of(clock), clock.workload
+    ends, joules, aggregation = np.zeros(rounds + 1), np.zeros(rounds + 1), 0.0
+    for number in range(1, rounds + 1):
+        start, there = float(ends[number - 1]), workload.participants(number)
+        before = played.busy[: workload.workers].copy()
+        workers = there
+        if leave_out:
+            workers = there[[clock.reachable(int(worker), start) for worker in there]]
+        one = played.round(number, workers, start)
+        late = {i: moment for i, moment in one.arrivals.items() if not isfinite(moment)}
+        if late and not leave_out:
+            clock._never(list(late), late, number)
+        ends[number] = one.end if len(workers) else clock.idle(start, there.tolist(), None)
+        aggregation += one.aggregation
+        if meter is not None:
+            spent = played.busy[: workload.workers] - before
+            seconds = float(ends[number] - start)
+            joules[number] = joules[number - 1] + meter.joules(seconds, dict(enumerate(spent)))
+    return Replay(ends, played.busy, aggregation, rounds, None if meter is None else joules)
+
+
+@dataclass(frozen=True, eq=False)
+class Meter:
+    """Counts the joules of a fleet's workers: power times time, waiting at idle power."""
+
+    watts: Table  # a row a worker: (compute, receive, send) above idle
+    idle: float  # of all workers
+
+    @classmethod
+    def of(cls, fleet: Fleet, workers: int) -> Meter | None:
+        """For so many workers; None where the power of devices is not known."""
+        if not fleet.powered:
+            return None
+        powers = [fleet.device(worker).power for worker in range(workers)]
+        table = np.array([[p.compute, p.receive, p.send, p.idle] for p in powers if p is not None])
+        return cls(table[:, :3] - table[:, 3:], float(table[:, 3].sum()))
+
+    def joules(self, seconds: float, busy: Mapping[int, Table]) -> float:
+        """What all take in so many seconds, some of which they were busy."""
+        if not busy:
+            return self.idle * seconds
+        working = self.watts[list(busy)] * np.array(list(busy.values()))
+        return self.idle * seconds + float(working.sum())

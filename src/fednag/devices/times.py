@@ -6,7 +6,7 @@ Nothing here keeps a generator: whoever draws brings one, keyed by what the draw
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, floor, inf, isfinite, log
@@ -167,6 +167,10 @@ class Transfer:
 
     def expected(self, size: int) -> float:
         return self.latency + size * self.seconds_per_byte
+
+    def latent(self, seconds: float, size: int) -> float:
+        """How much of a transfer's seconds its latency takes."""
+        return seconds * self.latency / self.expected(size) if seconds else 0.0
 
     def draw(self, rng: np.random.Generator, size: int, start: int) -> float:
         """Seconds for ``size`` bytes; sending nothing takes no time."""
@@ -337,6 +341,57 @@ class Availability:
 
 
 ALWAYS = Availability()
+DAY = 86400.0
+
+
+def of_day(
+    daily: Iterable[tuple[str, str]], zone: float, begins: str
+) -> tuple[tuple[float, float], ...]:
+    """Times of day as seconds of a day that starts when the run does, at ``begins`` in UTC.
+
+    ``zone`` is how many hours local time is ahead of UTC. What passes midnight is two intervals.
+
+    >>> from fednag.devices.times import of_day
+    >>> of_day([("22:00", "06:00")], zone=1, begins="00:00")  # 21:00 to 05:00 UTC
+    ((0.0, 18000.0), (75600.0, 86400.0))
+    """
+    whole: list[tuple[float, float]] = []
+    for start, end in daily:
+        first, last = _seconds(start), _seconds(end)
+        length = last - first if last > first else last - first + DAY
+        begin = (first - zone * 3600 - _seconds(begins)) % DAY
+        whole.append((begin, min(begin + length, DAY)))
+        if begin + length > DAY:
+            whole.append((0.0, begin + length - DAY))
+    found: list[tuple[float, float]] = []
+    for begin, over in sorted(whole):
+        if found and begin <= found[-1][1]:  # they overlap, or touch
+            found[-1] = found[-1][0], max(found[-1][1], over)
+        else:
+            found.append((begin, over))
+    return tuple(found)
+
+
+def _seconds(time: str) -> float:
+    hours, minutes = time.split(":")
+    return int(hours) * 3600.0 + int(minutes) * 60.0
+
+
+def energy(joules: float | None) -> str:
+    """An energy in MJ, kJ, J or mJ; ``-`` for none.
+
+    >>> from fednag.devices.times import energy
+    >>> energy(4.2), energy(71400.0), energy(None)
+    ('4.2 J', '71.4 kJ', '-')
+    """
+    if joules is None:
+        return "-"
+    units = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))
+    size, unit = next((u for u in units if float(f"{joules:.3e}") >= u[0]), units[-1])
+    if not joules:
+        size, unit = 1.0, "J"
+    number = joules / size
+    return f"{number:,.0f} {unit}" if number >= 1e4 else f"{number:.4g} {unit}"
 
 
 def duration(seconds: float | None, deviation: float | None = None, digits: int = 4) -> str:

@@ -37,9 +37,11 @@ from flwr.supercore.run import Run
 
 from fednag.core.files import os_errors
 from fednag.errors import FednagError
-from fednag.flower import executor
+from fednag.flower import executor, logs
+from fednag.flower.passphrase import read_key
 from fednag.flower.processes import LOOKS, SOONEST
 from fednag.flower.resident import FOLDER, RUNS
+from fednag.flower.superlink import option, quiet
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 # What `flwr run -c` may change of an app that was agreed to: silos do not read it.
@@ -187,11 +189,22 @@ def checked(agreed: Sequence[str]) -> frozenset[str]:
     return frozenset(agreed)
 
 
-def run_supernode(agreed: Collection[str] | None, arguments: Sequence[str]) -> None:
+def run_supernode(
+    agreed: Collection[str] | None,
+    arguments: Sequence[str],
+    secret: bytes | None = None,
+    json: bool = False,
+) -> None:
     """Be ``flower-supernode`` with these arguments, for the apps agreed to; None: for any."""
+    key = option(arguments, "--auth-supernode-private-key")
+    opened = read_key(Path(key).expanduser(), secret) if key else None
+    if json:
+        logs.as_json()
+    quiet()
     program = cast(Any, import_module("flwr.supernode.start_client_internal"))
     connect = program.http_request_response
-    command = import_module("flwr.supernode.cli.flower_supernode")
+    command = cast(Any, import_module("flwr.supernode.cli.flower_supernode"))
+    command.load_ssh_private_key = lambda *_: opened  # Flower opens no encrypted one
     sys.argv = ["flower-supernode", *arguments]
     os.environ.setdefault(LOOKS, str(SOONEST))
     # Flower runs what is installed there under eight digits of a bundle's digest: nothing is.

@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fednag.flower import logs
+
 JOURNAL = "FEDNAG_JOURNAL"
 
 
@@ -21,7 +23,13 @@ def note(**facts: Any) -> None:
             file.write(json.dumps(facts) + "\n")
 
 
-def say(text: str) -> None:
-    """A line for people."""
-    print(f"fednag: {text}", flush=True)
+def say(text: str, level: str = "info") -> None:
+    """A line, written down too."""
+    show(text, level)
     note(said=text)
+
+
+def show(text: str, level: str = "info") -> None:
+    """A line for people; where logs are JSON, for programs."""
+    plain = f"fednag: {text}"
+    print(logs.line(text, level, logger="fednag") if logs.wanted() else plain, flush=True)

@@ -17,7 +17,7 @@ from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
 from fednag.flower.fleet import Fleet
-from fednag.flower.journal import note, say
+from fednag.flower.journal import note, say, show
 from fednag.flower.settings import Deployment, read_run_config
 from fednag.flower.silo_log import SiloLog
 from fednag.flower.silo_memory import TOKEN
@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         run = serve(grid, read_run_config(context.run_config), say)
     except FednagError as error:
-        print(f"fednag: stopped: {error}", flush=True)
+        show(f"stopped: {error}", "error")
         note(stopped=error.to_dict())
         raise
     say(f"{run.ended}; wrote {run.folder}")

@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
     Ed25519PublicKey,
@@ -16,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 
 from fednag.errors import FednagError
 from fednag.flower.certificates import write_new
+from fednag.flower.passphrase import read_key, written
 
 
 class Signer:
@@ -31,12 +31,12 @@ class Signer:
         if not given:
             return None
         try:
-            key = serialization.load_pem_private_key(Path(str(given)).read_bytes(), None)
-        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            key = read_key(Path(str(given)))
+        except FednagError as error:
             raise FednagError(
                 "ledger-key",
-                f"{given} cannot be read ({error})",
-                "make one with `fednag ledger key`",
+                f"{given} {error.problem}",
+                error.remedy or "make one with `fednag ledger key`",
                 source="node config",
             ) from None
         if not isinstance(key, Ed25519PrivateKey):
@@ -68,15 +68,10 @@ def is_signed(key: str, content: bytes, signature: str) -> bool:
     return False
 
 
-def make_key(path: Path) -> str:
+def make_key(path: Path, secret: bytes | None = None) -> str:
     """A new private key at ``path``, for its owner alone, its public half beside it as ``.pub``."""
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    write_new(path, pem, 0o600)
+    write_new(path, written(key, secret), 0o600)
     public = Signer(key).public
     write_new(path.with_name(path.name + ".pub"), f"{public}\n".encode())
     return public

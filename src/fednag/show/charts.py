@@ -6,7 +6,7 @@ import os
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
@@ -17,7 +17,7 @@ import altair as alt
 from fednag.core.files import os_errors, write_atomically
 from fednag.core.record import Record
 from fednag.runs.frontier import Cell
-from fednag.runs.labels import grouped
+from fednag.runs.labels import grouped, problem_of
 from fednag.runs.statistics import aligned, average
 from fednag.runs.targets import Target
 from fednag.runs.view import RunView
@@ -95,13 +95,13 @@ def heading(runs: Sequence[RunView]) -> str:
     """What was trained, for the title of a chart: the experiment's name, model, data and split."""
     names = dict.fromkeys(str(run.config["name"]) for run in runs if run.config.get("name"))
 
-    def shared(field: str) -> object:
-        values = dict.fromkeys(run.settings.get(field) for run in runs)
-        (value, *more) = values or [None]
+    def shared(values: Iterable[object]) -> object:
+        (value, *more) = dict.fromkeys(values) or [None]
         return None if more or value == "custom" else value
 
-    model, data, kind, workers = map(
-        shared, ("model.name", "data.name", "split.kind", "split.workers")
+    data, model = (shared(problem_of(run.settings)[place] for run in runs) for place in (0, 1))
+    kind, workers = (
+        shared(run.settings.get(f"split.{field}") for run in runs) for field in ("kind", "workers")
     )
     told = " on ".join(str(one) for one in (model, data) if one)
     parts = [told, f"{kind} split" if kind else "", f"{workers} workers" if workers else ""]
@@ -421,6 +421,75 @@ def _shares(rows: Sequence[dict[str, Any]]) -> Any:
             .properties(width=320, height=alt.Step(16))
         )
     return alt.vconcat(*panels, spacing=8)
+
+
+# Away is pale too: nothing can be done there.
+DOING = {**PARTS, "waiting": "#D5D5D5", "away": "#F7E3C3", "aggregation": "#555555"}
+
+
+def timeline_chart(panels: Sequence[Mapping[str, Any]], title: str) -> Any:
+    """What devices do when, a panel a method: ``Timeline.as_data`` of each, below each other.
+
+    What was in vain is paler; a line is the end of a round.
+    """
+    drawn = []
+    used = {panel["kinds"][span[1]] for panel in panels for span in panel["spans"]}
+    kinds = [kind for kind in DOING if kind in used]
+    scale = alt.Scale(domain=kinds, range=[DOING[kind] for kind in kinds])
+    colour = alt.Color("kind:N", scale=scale, legend=alt.Legend(title=None, orient="bottom"))
+    most = max(panel["ends"][-1] - panel["ends"][0] for panel in panels)
+    for panel in panels:
+        start, last = panel["ends"][0], panel["first"] + len(panel["ends"]) - 2
+        ends = [{"x": end} for end in panel["ends"]]
+        # What goes on after the last of these rounds is cut off with them.
+        edge = panel["ends"][-1]
+        rows = [
+            {
+                "device": panel["rows"][row],
+                "kind": panel["kinds"][kind],
+                "from": begin,
+                "to": min(end, edge),
+                "round": number,
+                "shade": 0.35 if lost else 1.0,
+            }
+            for row, kind, begin, end, number, lost in panel["spans"]
+            if begin < edge
+        ]
+        across = alt.X(
+            "from:Q",
+            title="seconds on the fleet" if panel is panels[-1] else None,
+            scale=alt.Scale(domain=[start, start + most], nice=False),
+        )
+        rounds = f"rounds {panel['first']} to {last}"
+        more = f"; {panel['left_out']} more workers" if panel["left_out"] else ""
+        more += f"; {panel['idle']} more are away all the time" if panel["idle"] else ""
+        heading = alt.TitleParams(
+            f"{panel['label']}, seed {panel['seed']}, {rounds}{more}", fontSize=11, anchor="start"
+        )
+        bars = (
+            alt.Chart(alt.InlineData(values=rows), title=heading)
+            .mark_bar(height=alt.RelativeBandSize(0.78))
+            .encode(
+                x=across,
+                x2="to:Q",
+                y=alt.Y(
+                    "device:N",
+                    title=None,
+                    scale=alt.Scale(domain=list(panel["rows"])),
+                    axis=alt.Axis(labelLimit=200, grid=False),
+                ),
+                color=colour,
+                opacity=alt.Opacity("shade:Q", scale=None),
+                tooltip=["device:N", "kind:N", "round:Q", "from:Q", "to:Q"],
+            )
+        )
+        rules = (
+            alt.Chart(alt.InlineData(values=ends))
+            .mark_rule(color="#000", strokeWidth=0.8, opacity=0.65)
+            .encode(x="x:Q")
+        )
+        drawn.append(alt.layer(bars, rules).properties(width=720, height=alt.Step(17)))
+    return finished(alt.vconcat(*drawn, spacing=14), title, anchor="start")
 
 
 def plan_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:

@@ -1,0 +1,105 @@
+"""``fednag flower doctor``, ``status``, ``units``: before a run, while it goes on, and for good."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fednag.cli.common import answer
+from fednag.cli.flower import flower_app, installed
+from fednag.cli.options import Json, PassphraseFile
+from fednag.errors import FednagError
+
+Secrets = Annotated[
+    Path | None, typer.Option("--secrets", help="Folder that `fednag flower keys` wrote.")
+]
+
+
+@flower_app.command()
+def doctor(
+    secrets: Secrets = None,
+    host: Annotated[str, typer.Option(help="On the server: the name in its certificate.")] = "",
+    server: Annotated[
+        str, typer.Option(help="On a silo: where it is to reach the server, ADDRESS:PORT.")
+    ] = "",
+    certificate: Annotated[
+        str, typer.Option(help="A silo's name, if it shows a certificate (mutual TLS).")
+    ] = "",
+    data_folder: Annotated[Path | None, typer.Option(help="Where a silo's data are.")] = None,
+    memory_folder: Annotated[
+        Path | None, typer.Option(help="Where a silo keeps what it remembers.")
+    ] = None,
+    app: Annotated[Path | None, typer.Option(help="The app: whether the data fit it.")] = None,
+    agreed: Annotated[
+        list[str], typer.Option(help="--app: a digest that was agreed to (repeatable).")
+    ] = [],  # noqa: B006
+    port: Annotated[
+        int, typer.Option(help="A port that must be free here; 0: none.", min=0, max=65535)
+    ] = 0,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> None:
+    """Check versions, certificates, keys, clocks, ports and data before a run.
+
+    Example: fednag flower doctor --secrets secrets --server fl.example.org:8443 --data-folder data
+    """
+    installed()
+    from fednag.flower.doctor import WRONG, Patient, examine
+
+    if passphrase_file:
+        _remember(passphrase_file)
+    shape, classes = _declared(app) if app else ((), 0)
+    patient = Patient(
+        secrets=secrets,
+        host=host,
+        server=server,
+        data=data_folder,
+        memory=memory_folder,
+        serves=bool(host),
+        shape=shape,
+        classes=classes,
+        app=app,
+        agreed=tuple(agreed),
+        certificate=certificate,
+        ports=(port,) if port else (),
+    )
+    findings = list(examine(patient))
+    wrong = [finding for finding in findings if finding.status == WRONG]
+    document = {"findings": [finding.to_dict() for finding in findings], "wrong": len(wrong)}
+    lines = [f"{each.status:8}{each.check}: {each.said}" for each in findings]
+    summary = f"{len(wrong)} of {len(findings)} checks found something wrong"
+    answer(json, document, *lines, *([summary] if wrong else ["nothing is wrong"]))
+    if wrong:
+        sys.exit(2)
+
+
+def _remember(file: Path) -> None:
+    import os
+
+    from fednag.flower.passphrase import FILE, passphrase
+
+    passphrase(file)
+    os.environ[FILE] = str(file.resolve())
+
+
+def _declared(app: Path) -> tuple[tuple[int, ...], int]:
+    """The shape of a sample and the classes, where silos bring the data."""
+    import tomllib
+
+    from fednag.flower.project import flat
+    from fednag.flower.settings import read_run_config
+
+    if not app.is_dir():
+        return (), 0
+    try:
+        project = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
+        tables = project["tool"]["flwr"]["app"]["config"]
+    except (OSError, ValueError, KeyError) as error:
+        raise FednagError(app, f"is no app ({error})", "`fednag flower init` writes one") from None
+    deployment = read_run_config(flat(tables))
+    if not deployment.private:
+        return (), 0
+    return deployment.shape, deployment.flower.classes
