@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -340,7 +341,7 @@ def _plain(number: int, tls: bool) -> list[float]:
         said: list[str] = []
         running.run(Path(place, "app"), said.append, f"rounds={number}")
         ends = [float(line.split()[1]) for line in said]
-        return [b - a for a, b in zip(ends[1:], ends[2:], strict=False)]
+        return [b - a for a, b in pairwise(ends[1:])]
 
 
 def _own(number: int, tls: bool) -> list[float]:
@@ -350,7 +351,7 @@ def _own(number: int, tls: bool) -> list[float]:
         tables = run_config(parse(raw), {"out": place, "bind": "silo" if tls else ""})
         folder = running.submit(tables, lambda line: None)
         ends = [record.seconds for record in RunFolder(folder).records()]
-        return [b - a for a, b in zip(ends[1:], ends[2:], strict=False)]
+        return [b - a for a, b in pairwise(ends[1:])]
 
 
 def _lie(trials: Trials, lie: str, run: Submitted) -> None:
