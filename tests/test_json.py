@@ -194,7 +194,7 @@ def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         make_authority(Path("secrets"))
         make_server(Path("secrets"), ["localhost"])
     if path == "flower silo":  # it goes on until it is stopped
-        monkeypatch.setattr("fednag.flower.agreed.run_supernode", lambda agreed, arguments: None)
+        monkeypatch.setattr("fednag.flower.agreed.run_supernode", lambda *given: None)
 
 
 @contextmanager
