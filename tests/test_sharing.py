@@ -33,10 +33,12 @@ from fednag.clock import (
     replay,
     replay_runs,
     timed_run,
+    timeline,
     times_to_target,
     where_time_goes,
 )
 from fednag.devices.executor import notes_on
+from fednag.devices.replay import PARTS
 from fednag.devices.times import of_day
 from refusals import refused
 
@@ -427,3 +429,7 @@ def test_a_run_trains_on_a_shared_line(tmp_path: Path) -> None:
     (timed,) = replay_runs([timed_run(view)], load_fleet(path))
     clocks = [r.clock for r in view.records if r.round]
     assert timed.replays[0].ends[1:].tolist() == pytest.approx(clocks)
+    line = timeline(timed, load_fleet(path))
+    for kind, seconds in zip(PARTS, timed.replays[0].busy.sum(axis=0), strict=True):
+        shown = [span.end - span.start for span in line.spans if span.kind == kind]
+        assert sum(shown) == pytest.approx(seconds)
