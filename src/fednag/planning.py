@@ -95,7 +95,7 @@ class Advice:
             never = [point for point in own if point.row.seconds is None]
             if never:
                 best_seen = self.target.best([p.row.best for p in never if p.row.best is not None])
-                shown = "" if best_seen is None else f" (best {best_seen:.4g})"
+                shown = "" if best_seen is None else f" (best {self.target.shown(best_seen)})"
                 which = (
                     "at any tau"
                     if len(never) == len(own)

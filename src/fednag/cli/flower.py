@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fednag.cli.common import answer, beside, blaming, output, set_fields, usable
+from fednag.cli.common import answer, beside, blaming, console, output, set_fields, usable
 from fednag.cli.options import Json, Out, PassphraseFile, Quiet
 from fednag.errors import FednagError, not_installed
 
@@ -410,7 +410,9 @@ def _report(path: Path, json: bool) -> None:
     rows = ranked([view])
     made = save(curves_chart([view]), path / "curves")
     document = {"rows": [asdict(row) for row in rows], "notes": view.notes}
-    answer(json, document, ranking(rows, "result"), runs={path: ""}, files=made)
+    answer(
+        json, document, ranking(rows, "result", width=console().width), runs={path: ""}, files=made
+    )
 
 
 def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:

@@ -164,7 +164,7 @@ def _table(advice: Advice) -> Table:
     for point in advice.points:
         row, best = point.row, point is advice.best
         least = "its least" if point is advice.best_of(point.method) else ""
-        remark = "least of all" if best else row.missed("reach") or least
+        remark = "least of all" if best else row.missed("reach", advice.target) or least
         style = "bold" if best else "red" if row.seconds is None else None
         cells = [*time_cells(row), *[energy(row.joules)] * powered]
         made.add_row(point.method, str(point.tau), *cells, remark, style=style)

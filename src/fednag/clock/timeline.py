@@ -143,6 +143,10 @@ def timeline(
     (3, 'fednag, seed 0, rounds 1 to 2')
     """
     run, known = timed.run, timed.replays[0].ends
+    if run.workload.tiers:
+        raise FednagError(
+            "--rounds", f"{run.label} has edges, whose rounds are not drawn yet", "leave it out"
+        )
     last = min(first + SHOWN - 1 if last is None else last, run.rounds)
     if not 1 <= first <= last:
         raise FednagError(
@@ -178,6 +182,8 @@ def timelines(
     """
     found = []
     for group in timed_by_label(timed).values():
+        if group[0].run.workload.tiers:  # rounds of edges are not drawn yet
+            continue
         one = min(group, key=lambda one: one.run.seed)
         last = min(one.run.rounds, MOST_ROUNDS)
         count, step = 1, max(1, last // 20)

@@ -29,7 +29,7 @@ IDLE: Any = {
     "name": True,
     "checkpoint": True,
     "ledger": True,
-    "engine": {"threads"},
+    "engine": {"threads", "memory"},
     "clock": {"fleet"},
 }
 

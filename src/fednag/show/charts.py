@@ -6,7 +6,7 @@ import os
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
@@ -17,7 +17,7 @@ import altair as alt
 from fednag.core.files import os_errors, write_atomically
 from fednag.core.record import Record
 from fednag.runs.frontier import Cell
-from fednag.runs.labels import grouped
+from fednag.runs.labels import grouped, problem_of
 from fednag.runs.statistics import aligned, average
 from fednag.runs.targets import Target
 from fednag.runs.view import RunView
@@ -95,13 +95,13 @@ def heading(runs: Sequence[RunView]) -> str:
     """What was trained, for the title of a chart: the experiment's name, model, data and split."""
     names = dict.fromkeys(str(run.config["name"]) for run in runs if run.config.get("name"))
 
-    def shared(field: str) -> object:
-        values = dict.fromkeys(run.settings.get(field) for run in runs)
-        (value, *more) = values or [None]
+    def shared(values: Iterable[object]) -> object:
+        (value, *more) = dict.fromkeys(values) or [None]
         return None if more or value == "custom" else value
 
-    model, data, kind, workers = map(
-        shared, ("model.name", "data.name", "split.kind", "split.workers")
+    data, model = (shared(problem_of(run.settings)[place] for run in runs) for place in (0, 1))
+    kind, workers = (
+        shared(run.settings.get(f"split.{field}") for run in runs) for field in ("kind", "workers")
     )
     told = " on ".join(str(one) for one in (model, data) if one)
     parts = [told, f"{kind} split" if kind else "", f"{workers} workers" if workers else ""]

@@ -322,7 +322,7 @@ class Engine(Executor):
         for place, stage in enumerate(self.scheme.stages):
             if stage.asks:
                 continue
-            everyone = np.arange(len(self.owned))
+            everyone = np.arange(min(len(self.owned), self.chunk))
             sent = server.pick([*stage.down, *([BUFFERS] if BUFFERS in server else [])])
             steps = np.ones_like(everyone)
             asked = Exchange(stage, place, numbers, 0, sent, everyone, steps, starts)
@@ -431,9 +431,9 @@ class Engine(Executor):
         index = np.zeros((steps, len(group), width), dtype=np.int64)
         weight = np.zeros((len(group), width))
         for row, (worker, positions) in enumerate(zip(group, drawn, strict=True)):
-            used = positions.shape[1]
-            index[:, row, :used] = self.owned[worker][positions]
-            index[:, row, used:] = self.owned[worker][0]
+            used, mine = positions.shape[1], self.owned[worker]
+            index[:, row, :used] = mine[positions]
+            index[:, row, used:] = mine[0]
             weight[row, :used] = 1 / used
         weights = self._tensor(weight).to(self.problem.dtype)
         padded = any(positions.shape[1] < width for positions in drawn)
@@ -469,11 +469,9 @@ class Engine(Executor):
                 index = np.empty((len(group), width), dtype=np.int64)
                 weight = np.zeros((len(group), width))
                 for row, worker in enumerate(group):
-                    block = self.owned[worker][first : first + width]
-                    index[row, : len(block)], index[row, len(block) :] = (
-                        block,
-                        self.owned[worker][0],
-                    )
+                    mine = self.owned[worker]
+                    block = mine[first : first + width]
+                    index[row, : len(block)], index[row, len(block) :] = block, mine[0]
                     total_share = self._total(int(worker))
                     weight[row, : len(block)] = 1 / total_share if total_share else 0.0
                 weights = self._tensor(weight).to(self.problem.dtype)

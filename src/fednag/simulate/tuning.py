@@ -29,6 +29,7 @@ from fednag.compute.randomness import private_randomness
 from fednag.compute.threads import one_thread
 from fednag.core.keys import Draws, Indexes
 from fednag.core.loop import Scheme
+from fednag.data.partition import sizes_of
 from fednag.problems.problem import Problem
 from fednag.simulate.engine import GRADIENT_BLOCK, Engine, first_state
 
@@ -201,7 +202,8 @@ class Trial:
     ) -> None:
         self.problem, self.scheme, self.batch = problem, scheme, draws.batch
         held = BATCHES_HELD * _width(draws)
-        self.owned = [mine[:held] for mine in sorted(owned, key=len, reverse=True)]
+        largest = np.argsort(-sizes_of(owned), kind="stable")[:MOST_WORKERS]
+        self.owned = [owned[worker][:held] for worker in largest.tolist()]
         self.server = first_state(scheme.algorithm, problem)
         self._engines: dict[tuple[int, int, int], Engine] = {}
         self.most = min(tau, MOST_STEPS)
