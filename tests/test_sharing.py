@@ -40,6 +40,7 @@ from fednag.clock import (
 from fednag.devices.executor import notes_on
 from fednag.devices.replay import PARTS
 from fednag.devices.times import of_day
+from fednag.runs.targets import Target
 from refusals import refused
 
 ROUTER = Point("router", up=10.0, down=20.0)  # bytes a second
@@ -390,8 +391,8 @@ def test_energy_in_tables_and_notes(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FILE)
     where, lan = load_fleet(tmp_path), load_fleet("lan")
     row = Row("m", 1, 1, 2.0, None, 5, 1, 0.5, 1.0, 2000, 1000, 4321.0)
-    assert "4.321 kJ" in drawn_as_text(times_table([row], "accuracy 0.9", where, 1))
-    assert "energy" not in drawn_as_text(times_table([row], "accuracy 0.9", lan, 1))
+    assert "4.321 kJ" in drawn_as_text(times_table([row], Target("accuracy", 0.9), where, 1))
+    assert "energy" not in drawn_as_text(times_table([row], Target("accuracy", 0.9), lan, 1))
     part = Part("m", "0 phone", 1.0, 0.1, 0.1, 3.0, 0.25)
     assert "250 mJ" in drawn_as_text(parts_table([part]))
     assert "energy" not in drawn_as_text(parts_table([replace(part, joules=None)]))
