@@ -29,6 +29,7 @@ SERVER = (
 IDLE = {
     ("engine", "chunk"),
     ("engine", "threads"),
+    ("engine", "inner"),
     ("checkpoint", "rounds"),
     ("checkpoint", "seconds"),
 }
