@@ -106,9 +106,9 @@ def test_an_edge_says_what_is_wrong_with_its_folder(tmp_path: Path) -> None:
 @pytest.mark.flower
 def test_an_edge_is_a_silo_with_silos_below(tmp_path: Path) -> None:
     """Three SuperLinks, five SuperNodes, each a process; the weights are the simulator's."""
-    config = edges_of(tmp_path / "runs", **{"flower.join": 120.0, "flower.deadline": 120.0})
+    config = edges_of(tmp_path / "runs", rounds=2)
     deployment = read_run_config(config)
-    own = {"out": str(tmp_path / "runs"), "join": 120.0, "deadline": 120.0}
+    own = {"out": str(tmp_path / "runs"), "join": 180.0, "deadline": 180.0}
     folders = [tmp_path / f"edge-{number}" for number in range(2)]
     threads = []
     with ExitStack() as open_until:
