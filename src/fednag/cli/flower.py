@@ -219,7 +219,10 @@ def digest(
 def silo(
     agreed: Annotated[
         list[str], typer.Option(help="Digest of an app that may run here (repeatable).")
-    ],
+    ] = [],  # noqa: B006
+    any_: Annotated[
+        bool, typer.Option("--any", help="Run any app that is sent, as flower-supernode does.")
+    ] = False,
     options: Annotated[
         list[str], typer.Argument(help="After `--`: the options of `flower-supernode`.")
     ] = [],  # noqa: B006
@@ -234,9 +237,14 @@ def silo(
     installed()
     from fednag.flower import agreed as apps
 
+    if any_ == bool(agreed):
+        raise FednagError(
+            "--agreed", "" if any_ else "is missing", "say which apps may run here: one or --any"
+        )
     digests, secret = apps.checked(agreed), _secret(passphrase_file)
-    answer(json, {"agreed": agreed}, *(f"agreed to {digest}" for digest in agreed))
-    apps.run_supernode(digests, options, secret, json_logs)
+    told = [f"agreed to {digest}" for digest in agreed] or ["runs any app that is sent"]
+    answer(json, {"agreed": agreed, "any": any_}, *told)
+    apps.run_supernode(None if any_ else digests, options, secret, json_logs)
 
 
 @flower_app.command()

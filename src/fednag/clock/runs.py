@@ -290,7 +290,9 @@ def _as_trained(run: TimedRun, fleet: Fleet) -> Replay:
                 spent[worker] = spent.get(worker, 0.0) + took
         if meter is not None:
             joules[number] = joules[number - 1]
-            joules[number] += meter.joules(ends[number] - ends[number - 1], spent)
+            who = np.array(list(spent), dtype=np.int64)
+            table = np.array(list(spent.values())).reshape(-1, 3)
+            joules[number] += meter.joules(float(ends[number] - ends[number - 1]), who, table)
     return Replay(ends, busy, 0.0, run.rounds, None if meter is None else joules)
 
 
