@@ -60,7 +60,7 @@ spread = 0.1
 
 @dataclass(frozen=True)
 class Drive:
-    """What came of a run: (seconds, accuracy) of its models, and the share of workers who missed."""
+    """A run: (seconds, accuracy) of its models, and the share of workers who missed a round."""
 
     scores: tuple[tuple[float, float], ...]
     missed: float
@@ -100,7 +100,7 @@ Cell = tuple[str, str, int]  # method, who is asked, speed
 
 
 def told(found: dict[Cell, list[Drive]], minutes: Sequence[float]) -> None:
-    """A row a speed, method and selection: accuracies, and the share of workers who missed a round."""
+    """A row a speed, method and selection: accuracies, and who missed a round."""
     heads = " | ".join(f"{minute:g} min" for minute in minutes)
     print(f"| km/h | asked | method | {heads} | missed a round |")
     print(f"| --- | --- | --- |{' --- |' * (len(minutes) + 1)}")
