@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fednag.cli.common import answer
+from fednag.cli.common import answer, table, unless
 from fednag.cli.flower import flower_app, installed
 from fednag.cli.options import Json, PassphraseFile
-from fednag.errors import FednagError
+from fednag.errors import FednagError, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fednag.show.status import Deployed
 
 Secrets = Annotated[
     Path | None, typer.Option("--secrets", help="Folder that `fednag flower keys` wrote.")
@@ -103,3 +109,60 @@ def _declared(app: Path) -> tuple[tuple[int, ...], int]:
     if not deployment.private:
         return (), 0
     return deployment.shape, deployment.flower.classes
+
+
+@flower_app.command()
+def status(
+    runs: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve a page, and /metrics for Prometheus.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="--web: port; 0: a free one.", min=0, max=65535)] = 0,
+    address: Annotated[str, typer.Option(help="--web: address to listen on.")] = "127.0.0.1",
+    name: Annotated[
+        list[str], typer.Option(help="--address: a name it may be asked by (repeatable).")
+    ] = [],  # noqa: B006
+    json: Json = False,
+) -> None:
+    """Show which silos are here, when their answers were last used, refusals, shares, epsilon.
+
+    Example: fednag flower status runs --web
+    """
+    from fednag.show.serve import StatusServer
+    from fednag.show.status import Deployments, document
+
+    if not runs.is_dir() and not web:
+        raise FednagError(runs, "no such folder", "give a folder of runs")
+    if web:
+        with StatusServer(runs, port, address, name) as server:
+            said = f"status of {printable(str(runs))} at {server.address} (Ctrl-C leaves)"
+            print(said, flush=True)
+            with suppress(KeyboardInterrupt):
+                server.serve_forever(poll_interval=0.2)
+        return
+    found, failed = Deployments(runs).look()
+    nothing = [] if found else [f"no run of silos in {runs}"]
+    answer(json, document(found, failed), *map(_silos, found), *nothing)
+    unless(failed)
+
+
+def _silos(each: Deployed) -> Table:
+    """A run's silos as a table."""
+    import time
+
+    from fednag.show.watch import time_text
+
+    run = each.run
+    title = f"{each.key}: {run['state']}, round {run['round']} of {run['rounds'] or '?'}"
+    if run["epsilon"] is not None:
+        title += f", epsilon {run['epsilon']:.2f}"
+    numbers = ("ok", "missed", "refused", "samples", "share")
+    made = table(("silo", "state", "last used"), numbers, ("why",), title=title)
+    for silo in each.silos:
+        ago = f"{time_text(max(0.0, time.time() - silo.seen))} ago" if silo.seen else "-"
+        counts = [str(silo.answers.get(status, 0)) for status in numbers[:3]]
+        share = f"{silo.share:.1%}" if silo.share is not None else "-"
+        made.add_row(
+            str(silo.number), silo.state, ago, *counts, str(silo.samples or "-"), share, silo.why
+        )
+    return made
