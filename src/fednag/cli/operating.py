@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fednag.cli.common import answer, table, unless
+from fednag.cli.common import answer, output, table, unless
 from fednag.cli.flower import flower_app, installed
 from fednag.cli.options import Json, PassphraseFile
 from fednag.errors import FednagError, printable
@@ -166,3 +166,67 @@ def _silos(each: Deployed) -> Table:
             str(silo.number), silo.state, ago, *counts, str(silo.samples or "-"), share, silo.why
         )
     return made
+
+
+@flower_app.command()
+def units(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.")],
+    role: Annotated[str, typer.Option(help="What this machine is: server or silo.")] = "silo",
+    home: Annotated[str, typer.Option(help="Folder of the deployment there.")] = "/srv/fednag",
+    user: Annotated[str, typer.Option(help="The user who runs it.")] = "fednag",
+    partition_id: Annotated[int, typer.Option(help="Which silo this is.", min=0)] = 0,
+    gate: Annotated[
+        str, typer.Option(help="Where the gateway is, ADDRESS:PORT.")
+    ] = "fl.example.org:8443",
+    clients: Annotated[
+        bool, typer.Option("--clients", help="Mutual TLS: silos must show a certificate.")
+    ] = False,
+    agreed: Annotated[
+        list[str], typer.Option(help="Digest of an app that may run here (repeatable).")
+    ] = [],  # noqa: B006
+    memory: Annotated[str, typer.Option(help="The most memory that a silo may use.")] = "8G",
+    compose: Annotated[
+        bool, typer.Option("--compose", help="A Compose file in place of units.")
+    ] = False,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> None:
+    """Write systemd units, or a Compose file, that run a server or a silo for good.
+
+    Example: fednag flower units units --role server
+    """
+    installed()
+    from fednag.flower import units as files
+    from fednag.flower.agreed import checked
+
+    host = files.Host(
+        role=role,
+        home=home,
+        user=user,
+        silo=partition_id,
+        gate=gate,
+        mutual=clients,
+        agreed=sorted(checked(agreed)),
+        passphrase=str(passphrase_file or ""),
+        memory=memory,
+    )
+    if compose:
+        output(folder)
+        path = folder / "compose.yaml"
+        text = "# Written by `fednag flower units --compose`.\n"
+        path.write_text(text + files.as_yaml(files.compose(host)), encoding="utf-8")
+        said = "not tried: no container engine is asked"
+        answer(json, {"files": [str(path)], "checked": False}, f"wrote {path}; {said}")
+        return
+    paths, checked_here = files.write_units(folder, host)
+    found = {path.name: files.exposure(path) for path in paths}
+    how = "verified by systemd-analyze" if checked_here else "not verified: no systemd-analyze here"
+    lines = [f"wrote {path}, {how}" for path in paths]
+    lines += [
+        f"{name}: exposure {level:.1f} of 10 (systemd-analyze security)"
+        for name, level in found.items()
+        if level is not None
+    ]
+    steps = files.steps(host)
+    document = {"files": [str(path) for path in paths], "checked": checked_here}
+    answer(json, {**document, "exposure": found, "steps": steps}, *lines, "as root, once:", *steps)

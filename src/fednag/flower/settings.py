@@ -41,6 +41,7 @@ SILOS = "silos"  # the name of data that every silo brings itself
 SOURCE = "run config"
 PACKAGE = "fednag_app"  # of an app that `fednag flower init` writes
 MOST_SAMPLES = 10_000_000
+MAJORITY = 3  # silos from which on the others can outvote one
 
 
 class Flower(Section):
@@ -56,6 +57,7 @@ class Flower(Section):
     samples: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)  # agreed, by silo
     max_samples: int = Field(MOST_SAMPLES, ge=1, le=10**12)  # a silo may claim
     evaluate: Literal["auto", "server", "silos"] = "auto"
+    measure: Literal["auto", "mean", "median"] = "auto"  # of what silos say of the model
     other_versions: bool = False  # whether silos may have another torch or flwr
     bind: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,60}$")  # registered names are bind-0, bind-1
     shape: str = ""  # of a sample, e.g. "1,28,28"; for data that silos bring
@@ -108,6 +110,13 @@ class Deployment:
         if self.experiment.model.batch_norm == "local":
             return False  # every silo has running statistics of its own
         return not self.private and self.flower.evaluate != "silos"
+
+    @property
+    def takes_medians(self) -> bool:
+        """Whether measures of silos become one by their median: nobody can check what they say."""
+        if self.flower.measure == "auto":
+            return self.private and self.silos >= MAJORITY
+        return self.flower.measure == "median"
 
     @property
     def digest(self) -> str:
