@@ -232,7 +232,8 @@ def joined(config: dict[str, Any], folders: Path, claims: dict[int, int]) -> Any
 
 def test_a_claim_does_not_own_the_model(tmp_path: Path, folders: Path) -> None:
     """Silo 1 has 20 samples and claims 10^7: it weighs as much as the others together."""
-    config = private(tmp_path)
+    half = {"flower__most-share": 0.5}
+    config = private(tmp_path, **half)
     said: list[str] = []
     run = play(config, joined(config, folders, {1: 10**7}), said)
     deployment, ups = read_run_config(config), []
@@ -253,7 +254,9 @@ def test_a_claim_does_not_own_the_model(tmp_path: Path, folders: Path) -> None:
     # In every respect it is as if it had said 40, and that had been agreed.
     runs = []
     for claim, agreed in ((10**7, {}), (40, {"flower__samples": "[30, 40, 10]"})):
-        config = private(tmp_path / str(claim), **agreed, algorithm__name="scaffold", rounds=2)
+        config = private(
+            tmp_path / str(claim), **half, **agreed, algorithm__name="scaffold", rounds=2
+        )
         runs.append(play(config, joined(config, folders, {1: claim})))
     assert gap(*runs) == 0
     # It may be allowed.

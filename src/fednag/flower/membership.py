@@ -203,19 +203,17 @@ def capped(counts: Mapping[int, int], most: float) -> dict[int, int]:
     return dict.fromkeys(counts, ordered[-1])
 
 
-MINORITY = 0.49  # of the weight: less than half, however much data a silo says it has
-
-
 def median(values: Mapping[int, float], weights: Mapping[int, int]) -> float:
-    """The weighted median, in which no silo has half of the weight where there are three or more.
+    """The weighted median, in which no silo weighs more than the one in the middle.
 
-    As long as those that lie have less than half of it together, what comes out is between two
-    values of those that do not.
+    So none of three or more has half of the weight, whatever count it claims. As long as those that
+    lie have less than half together, what comes out is between two values of those that do not.
 
     >>> median({0: 0.2, 1: 0.3, 2: 0.99}, {0: 100, 1: 120, 2: 10_000})
     0.3
     """
-    weighs = capped(weights, MINORITY)
+    most = sorted(weights.values())[(len(weights) - 1) // 2]
+    weighs = {silo: min(weight, most) for silo, weight in weights.items()}
     half, sum_ = sum(weighs.values()) / 2, 0
     ordered = sorted(values.items(), key=lambda item: item[1])
     for place, (silo, found) in enumerate(ordered):

@@ -53,7 +53,7 @@ class Flower(Section):
     quorum: int = Field(0, ge=0, le=10_000)  # answers a round needs; 0: more than half of those
     join: float = Field(120.0, gt=0, le=86_400)  # seconds to wait for all silos at the start
     norm_bound: float = Field(10.0, ge=0)  # times the median length an update may have; 0: any
-    most_share: float = Field(0.5, gt=0, le=1)  # of all samples, that a silo's count weighs
+    most_share: float = Field(0.4, gt=0, le=1)  # of all samples, that a silo's count weighs
     samples: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)  # agreed, by silo
     max_samples: int = Field(MOST_SAMPLES, ge=1, le=10**12)  # a silo may claim
     evaluate: Literal["auto", "server", "silos"] = "auto"
