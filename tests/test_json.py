@@ -60,6 +60,7 @@ def fednag(
     """A folder with an experiment file, runs in ``made``, and one figure of the paper."""
     monkeypatch.chdir(tmp_path)
     Path("tiny.toml").write_text(TINY)
+    Path("4G.csv").write_text("network_type,bandwidth_Mbps\n4G,138.3\n")
     Path("made").symlink_to(made)
     Path("kept").symlink_to(made.with_name("kept"))
     Path("figures").mkdir()
@@ -94,7 +95,7 @@ CASES: dict[str, Case] = {
     "flower up": (("--silos", "2", "--set", "rounds=2"), RANKED - {"failed", "differences"}),
     "flower keys": (("secrets", "--host", "localhost", "--silo", "silo-0"), {"files"}),
     "flower digest": (("tiny.toml",), {"app", "digest"}),
-    "flower silo": (("--agreed", "a" * 64), {"agreed"}),
+    "flower silo": (("--agreed", "a" * 64), {"agreed", "any"}),
     "flower gateway": (("gate", "--host", "localhost"), {"files", "checked", "paths"}),
     "data list": ((), {"folder", "data"}),
     "data get": (("mnist",), {"name", "folder"}),
@@ -110,7 +111,12 @@ CASES: dict[str, Case] = {
         {"device", "reference", "rows", "notes", "files"},
     ),
     "time listen": (("--port", "0"), {"host", "port"}),
-    "time plan": (PLAN, {*TIMED, "advice", "best", "points"}),
+    "time get": ((), {"name", "kind", "licence", "files", "about", "page"}),
+    "time convert": (
+        ("mobile-bandwidth", "4G.csv", "--out", "c"),
+        {"kind", "fleet", "notes", "files"},
+    ),
+    "time plan": (PLAN, {*TIMED, "advice", "best", "surety", "points"}),
     "theory check": (
         ("tiny.toml",),
         {"constants", "minimum", "verdicts", "experiment", "notes", "files"},
@@ -188,7 +194,7 @@ def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         make_authority(Path("secrets"))
         make_server(Path("secrets"), ["localhost"])
     if path == "flower silo":  # it goes on until it is stopped
-        monkeypatch.setattr("fednag.flower.agreed.run_supernode", lambda agreed, arguments: None)
+        monkeypatch.setattr("fednag.flower.agreed.run_supernode", lambda *given: None)
 
 
 @contextmanager
@@ -309,6 +315,8 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "time fleets": (("lann",), "did you mean lan?"),
     "time record": (("--host", "somewhere"), "write HOST:PORT"),
     "time listen": (("--host", "256.0.0.1"), "256.0.0.1"),
+    "time get": (("flesh",), "did you mean flash?"),
+    "time convert": (("raca", "none.csv"), "none.csv: cannot be read"),
     "time plan": ((*PLAN, "--seeds", "x"), "--seeds x: write different whole numbers"),
     "theory check": (("tiny.toml", "--set", "model.name=cnn"), "is not convex"),
     "theory compare": (("--beta", "1"), "--rho: is missing"),

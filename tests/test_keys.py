@@ -64,6 +64,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "split.alpha": (None, 0.5),
     "split.skew": (None, 0.5),
     "split.proportions": (None, (1.0, 2.0)),
+    "split.samples": (None, 8),
     "model.name": ("cnn", "mlp"),
     "model.hidden": (None, (5,)),
     "model.batch_norm": ("averaged", "frozen"),
@@ -92,7 +93,9 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "engine.dtype": ("float32", "float64"),
     "engine.chunk": (0, 2),
     "engine.threads": (0, 2),
+    "engine.inner": (1, 2),
     "engine.recorded": (True, False),
+    "engine.memory": (None, "disk"),
     "checkpoint.rounds": (0, 1),
     "checkpoint.seconds": (30.0, 1.0),
     "checkpoint.keep": (False, True),
@@ -180,12 +183,12 @@ METHODS = {
     for name, numbers in METHODS.items()
 }
 NO_NUMBERS = {
-    *("name", "engine.threads", "checkpoint.rounds", "checkpoint.seconds"),
+    *("name", "engine.threads", "engine.memory", "checkpoint.rounds", "checkpoint.seconds"),
     "checkpoint.keep",
     *("ledger.kind", "ledger.anchor"),
 }
 AFTER_FIRST = {
-    *("data.task", "data.validation"),
+    *("data.task", "data.validation", "split.samples", "engine.inner"),
     *("model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
     *("stop.bytes", "stop.plateau", "stop.window"),
@@ -247,7 +250,7 @@ def test_what_decides_the_numbers_changes_the_key(field: str) -> None:
     after, *_ = changed(base, field, FIELDS[field][1]).all_keys
     same = field in NO_NUMBERS | {"clock.fleet"}
     assert (after.exact == before.exact) == same
-    assert (after.short == before.short) == (same or field == "engine.chunk")
+    assert (after.short == before.short) == (same or field in ("engine.chunk", "engine.inner"))
     assert len(first) == 1
 
 

@@ -58,11 +58,55 @@ VIEWS = [
 SECONDS = {"compute": 1.0, "down": 2.0, "up": 3.0, "waiting": 4.0}
 TIMES = time_table(NASTY, [{"label": NASTY, "device": NASTY, **SECONDS}])
 
+# Two vehicles: one drives 100 m east past a unit in 10 s, the other stands beside it.
+MOMENT: dict[str, Any] = {
+    "label": NASTY,
+    "seed": 0,
+    "first": 1,
+    "ends": [0, 6, 10],
+    "rows": ["aggregator", NASTY, "1 still"],
+    "workers": [-1, 0, 1],
+    "left_out": 0,
+    "idle": 0,
+    "kinds": ["compute", "down", "up", "waiting", "away", "aggregation"],
+    "scores": [[0, 0.1], [6, 0.5]],
+    "spans": [
+        [1, 1, 0, 2, 1, 0],
+        [1, 0, 2, 6, 1, 1],
+        [2, 2, 1, 5, 1, 0],
+        [0, 5, 5, 6, 1, 0],
+        [1, 4, 6, 10, 2, 0],
+        [2, 0, 6, 10, 2, 0],
+    ],
+    "map": {
+        "box": [0, 100, 0, 20],
+        "units": [{"name": NASTY, "x": 20, "y": 10, "range": 30, "half": 10}],
+        "roads": [[[0, 10], [100, 10]]],
+        "vehicles": [
+            {
+                "worker": 0,
+                "name": NASTY,
+                "pieces": [[[0, 0, 10], [10, 100, 10]]],
+                "contacts": [[0, 5, 0]],
+            },
+            {
+                "worker": 1,
+                "name": "1 still",
+                "pieces": [[[0, 20, 0], [10, 20, 0]]],
+                "contacts": [[0, 10, 0]],
+            },
+        ],
+        "until": 10,
+        "period": None,
+        "left_out": 0,
+    },
+}
+
 
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[Browser]:
     """The report, open; whatever a test does with it, nothing may go wrong or leave the page."""
-    path = write_page(document(VIEWS, times=[TIMES]), tmp_path / "report.html")
+    path = write_page(document(VIEWS, times=[TIMES], moments=[MOMENT]), tmp_path / "report.html")
     browser.size(1200)
     browser.media()
     browser.open(path.as_uri())
@@ -144,6 +188,73 @@ def test_labels_are_text_whatever_they_hold(page: Browser) -> None:
     drawn = "document.querySelector('[data-chart=times] .axis-title').textContent"
     assert page.run(drawn) == NASTY
     assert page.run("document.querySelectorAll('main script, main img').length") == 0
+
+
+def test_a_timeline_shows_spans_where_they_are(page: Browser) -> None:
+    bars = "[...document.querySelectorAll('[data-chart=moments] rect')]"
+    titles = page.run(f"{bars}.map(b => b.textContent)")
+    assert titles[:2] == [
+        f"{NASTY}, round 1: receives 2 s",
+        f"{NASTY}, round 1: computes 4 s, in vain",
+    ]
+    wide = page.run(f"{bars}.map(b => b.width.baseVal.value)")
+    assert wide[1] / wide[0] == pytest.approx(2, rel=0.01)
+    assert page.run(f"{bars}.map(b => b.getAttribute('opacity'))")[:3] == ["1", "0.35", "1"]
+    # The second round alone.
+    page.run(
+        "(() => { const s = document.getElementById('span-choice'); s.value = '1';"
+        "s.dispatchEvent(new Event('change'));"
+        "const r = document.getElementById('from-round'); r.value = 2;"
+        "r.dispatchEvent(new Event('input')); })()"
+    )
+    assert page.run(f"{bars}.map(b => b.textContent)") == ["1 still, round 2: computes 4 s"]
+    assert "1 more are away all the time" in text(page, "#moments")
+
+
+def test_a_map_plays_and_is_scrubbed(page: Browser) -> None:
+    def seek(moment: float) -> None:
+        page.run(
+            f"(() => {{ const s = document.getElementById('scrub'); s.value = {moment};"
+            "s.dispatchEvent(new Event('input')); })()"
+        )
+
+    marks = "[...document.querySelectorAll('[data-chart=map] circle[data-vehicle]')]"
+    said = "document.getElementById('map-says').textContent"
+    links = "[...document.querySelectorAll('[data-chart=map] line')]"
+    ring = "document.querySelector('[data-chart=map] g').getCTM()"
+    reach = "document.querySelector('[data-chart=map] g circle').r.baseVal.value"
+    assert page.run(said) == (
+        "0.00 s · round 1 · accuracy 10.00% · 2 of 2 vehicles connected · 1 receive, 1 wait"
+    )
+    where = []
+    for moment in (0, 2, 7):
+        seek(moment)
+        where.append(page.run(f"{marks}.map(m => m.cx.baseVal.value)"))
+    metre = page.run(reach) / 30
+    assert where[1][0] - where[0][0] == pytest.approx(20 * metre, abs=0.2)
+    assert where[2][0] - where[0][0] == pytest.approx(70 * metre, abs=0.2)
+    assert where[0][1] == where[2][1]
+    # The vehicle is where the unit is after 2 s; it has left after 5.
+    shift = page.run(f"{ring}.e") - page.run(
+        "document.querySelector('[data-chart=map]').getCTM().e"
+    )
+    assert where[1][0] == pytest.approx(shift, abs=0.5)
+    assert page.run(f"{links}.map(l => l.getAttribute('visibility'))") == ["hidden", "visible"]
+    assert page.run(said) == (
+        "7.00 s · round 2 · accuracy 50.00% · 1 of 2 vehicles connected · 1 compute, 1 away"
+    )
+    assert page.run(f"{marks}[0].textContent") == f"{NASTY}: is away"
+    seek(0)
+    play = "document.getElementById('play')"
+    page.run(f"{play}.click()")
+    assert page.run(f"{play}.textContent") == "Pause"
+    page.until(lambda: page.run(f"{marks}[0].cx.baseVal.value") > where[0][0] + 1)
+    page.run(f"{play}.click()")
+    stopped = page.run(f"{marks}[0].cx.baseVal.value")
+    assert page.run(f"{play}.textContent") == "Play"
+    assert page.run(f"new Promise(r => setTimeout(() => r({marks}[0].cx.baseVal.value), 80))") == (
+        stopped
+    )
 
 
 def test_the_axis_is_switched(page: Browser) -> None:
@@ -259,7 +370,7 @@ def test_the_ranking_needs_no_scrolling_on_a_desk(browser: Browser, tmp_path: Pa
 
 def test_every_control_has_a_name_and_every_chart_a_description(page: Browser) -> None:
     nameless = (
-        "[...document.querySelectorAll('button, select, [role=region], [role=img]')]"
+        "[...document.querySelectorAll('button, select, input, [role=region], [role=img]')]"
         ".filter(n => !(n.ariaLabel || n.innerText || n.labels?.length))"
     )
     assert page.run(f"{nameless}.length") == 0

@@ -29,6 +29,7 @@ import fednag
 from fednag import FednagError, cli
 from fednag.algorithms import ALGORITHMS
 from fednag.api import resume_all
+from fednag.core.disk import Disk
 from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.runs import checkpoint, execute
@@ -56,9 +57,12 @@ def until(rounds: int) -> Callable[..., Iterator[State]]:
     """A simulation that is killed when this many rounds are over."""
 
     def simulated(
-        plan: Plan, resumed: State | None = None, trainer: Trainer | None = None
+        plan: Plan,
+        resumed: State | None = None,
+        trainer: Trainer | None = None,
+        disk: Disk | None = None,
     ) -> Iterator[State]:
-        for state in simulate(plan, resumed, trainer):
+        for state in simulate(plan, resumed, trainer, disk):
             yield state
             if state.round >= rounds:
                 raise Killed

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 import fednag
-from fednag.clock import Timed, Timeline, load_fleet, replay_runs, timed_run, timeline
+from fednag.clock import (
+    Timed,
+    Timeline,
+    load_fleet,
+    replay_runs,
+    scene,
+    timed_run,
+    timeline,
+    timelines,
+)
 from fednag.clock.timeline import KINDS, SERVER, _transfer
 from fednag.devices.times import Availability
 
@@ -166,3 +175,39 @@ def test_rounds_that_are_not_there_are_refused() -> None:
     timed = played("lan")
     with pytest.raises(fednag.FednagError, match="has rounds 1 to 6"):
         timeline(timed, load_fleet("lan"), 7, 8)
+
+
+def test_a_scene_has_vehicles_where_the_trace_has_them(tmp_path: Path) -> None:
+    where = road(tmp_path)
+    fleet = load_fleet(where)
+    timed = played(where, workers=6, clock={"fleet": str(where), "deadline": 3.0})
+    [line] = timelines([timed], fleet)
+    assert line.ends == tuple(timed.replays[0].ends.tolist())
+    found = scene(line)
+    assert found is not None
+    assert fleet.roads is not None
+    assert found["until"] == pytest.approx(line.ends[-1])
+    assert [unit["range"] for unit in found["units"]] == [250.0, 250.0]
+    for number, vehicle in enumerate(found["vehicles"]):
+        on = fleet.device(number).availability
+        assert vehicle["name"] == line.name(number)
+        for moment in np.linspace(0, line.ends[-1], 23).tolist():
+            there = fleet.roads.trace.at(f"v{number}", moment)
+            assert there is not None
+            near = []
+            for piece in vehicle["pieces"]:
+                if piece[0][0] <= moment <= piece[-1][0]:
+                    t, x, y = np.array(piece).T
+                    near.append((np.interp(moment, t, x), np.interp(moment, t, y)))
+            assert any(np.hypot(*np.subtract(there, one)) < 0.3 for one in near)
+            told = [unit for start, end, unit in vehicle["contacts"] if start <= moment < end]
+            assert (told[0] if told else None) == on.unit(moment)
+    assert scene(drawn(played("lan"), "lan")) is None
+
+
+def test_a_page_holds_as_many_rounds_as_spans_may_be(tmp_path: Path) -> None:
+    timed = played("lan")
+    [short] = timelines([timed], load_fleet("lan"), most=20)
+    assert 1 <= short.last < timed.run.rounds
+    whole = timeline(timed, load_fleet("lan"), 1, short.last)
+    assert short == whole

@@ -69,10 +69,11 @@ class HierMo(FedNAG):
     travels too.
 
     >>> import torch
-    >>> from fednag import Vectors
+    >>> from fednag import News, Vectors
     >>> from fednag.algorithms import HierMo
     >>> state = Vectors(w=torch.zeros(1), v=torch.zeros(1), p=torch.ones(1))
-    >>> HierMo(edge_momentum=0.5).edge(state, Vectors(w=torch.full((1,), 3.0), v=torch.ones(1))).w
+    >>> mean = Vectors(w=torch.full((1,), 3.0), v=torch.ones(1))
+    >>> HierMo(edge_momentum=0.5).edge(state, mean, News()).w
     tensor([4.])
     """
 
@@ -83,17 +84,17 @@ class HierMo(FedNAG):
     def init(self, w: Vector) -> Vectors:
         return super().init(w).but(p=w)
 
-    @property
-    def plain_edges(self) -> bool:
-        return self.edge_momentum == 0
+    def plain_edge(self, nearest: bool) -> bool:
+        return not nearest or self.edge_momentum == 0
 
-    def edge(self, state: Vectors, mean: Vectors) -> Vectors:
+    def edge(self, state: Vectors, mean: Vectors, news: News) -> Vectors:
+        if "p" in mean:  # of edges, who have applied this rule
+            return state.but(**mean)
         p = mean.w
         return state.but(w=p + self.edge_momentum * (p - state.p), v=mean.v, p=p)
 
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
-        # What edges return has their p: they have applied their rule.
-        return server.but(**mean) if "p" in mean else self.edge(server, mean)
+        return self.edge(server, mean, news)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,16 @@ class Scaffold(LocalSGD):
     ``c`` and ``c_i`` are gradients. The paper weights workers equally; here, as everywhere, by
     data size, so that c stays the D_i-weighted mean of all c_i. D_S is the data that took part.
 
+    With [[tier]] an edge applies the server's rule to its own (w, c), with server_lr 1 and its own
+    data for D, and sends up how both have changed. So its workers step along::
+
+        grad F_i(w_i) - c_i + c + (c_edge - c_edge as the server knows it)
+
+    where c_edge is the mean of its c_i: two corrections, of workers within an edge and of edges, as
+    in MTGC (Fang et al., "Hierarchical Federated Learning with Multi-Timescale Gradient
+    Correction", 2024), whose correction of edges is of a whole round of the server where this one
+    is of an edge's last. c stays the mean of all c_i; with pi 1 it is SCAFFOLD.
+
     >>> import torch
     >>> from fednag import Scaffold, Vectors
     >>> sent = Vectors(w=torch.ones(2), c=torch.ones(2))
@@ -57,6 +67,16 @@ class Scaffold(LocalSGD):
 
     def update(self, server: Vectors, mean: Vectors, news: News) -> Vectors:
         return Vectors(w=server.w + self.server_lr * mean.dw, c=server.c + news.share * mean.dc)
+
+    def plain_edge(self, nearest: bool) -> bool:
+        return True
+
+    def edge(self, state: Vectors, mean: Vectors, news: News) -> Vectors:
+        return state.but(w=state.w + mean.dw, c=state.c + news.share * mean.dc)
+
+    def edge_end(self, state: Vectors, sent: Vectors, news: News) -> Vectors:
+        # The server weights edges by the data that took part, and c is over all data.
+        return Vectors(dw=state.w - sent.w, dc=(state.c - sent.c) / news.share)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,18 @@ def fleets(incomplete: str) -> list[str]:
     return _starting(incomplete, sorted(_stems(file.name for file in folder.iterdir())))
 
 
+def traces(incomplete: str) -> list[str]:
+    from fednag.devices.published import PUBLISHED
+
+    return _starting(incomplete, PUBLISHED)
+
+
+def trace_kinds(incomplete: str) -> list[str]:
+    from fednag.devices.traces import KINDS
+
+    return _starting(incomplete, KINDS)
+
+
 def figures(incomplete: str) -> list[str]:
     from fednag.errors import FednagError
     from fednag.paper import folder

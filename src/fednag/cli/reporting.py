@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import NamedByDefault, answer, json_text, unless
+from fednag.cli.common import NamedByDefault, answer, console, json_text, unless
 from fednag.cli.options import Fleet, Json, Loss, Runs, Target, written_to
 from fednag.errors import FednagError
 
@@ -33,9 +33,11 @@ def show(
     from fednag.runs.statistics import ranked
     from fednag.runs.targets import given_target, settled
     from fednag.show.document import caveats
+    from fednag.show.tables import best_first
     from fednag.show.tables import differences as told
     from fednag.show.terminal import differences, ranking
 
+    wide = console().width
     asked = given_target(target, loss)
     views, failed = read_runs(runs)
     asked = settled(asked, views)
@@ -43,7 +45,7 @@ def show(
     if each:
         rows = ranked([replace(view, label=str(view.folder)) for view in views], asked)
         origins = {str(view.folder): (view.label, view.seed) for view in views}
-        title = f"{len(views)} runs, best first, by final accuracy"
+        title = f"{len(views)} runs, {best_first(rows)}"
         plain = [
             {"folder": row.label, **asdict(row)}
             | dict(zip(("label", "seed"), origins[row.label], strict=True))
@@ -61,8 +63,8 @@ def show(
         lead, key = (f"{about}: ", {"problem": name}) if about else ("", {})
         kept, notes = distinguished(own)
         rows = ranked(kept, asked)
-        title = f"{lead}{len(rows)} methods in {len(kept)} runs, best first, by final accuracy"
-        tables += [ranking(rows, title, target=asked), *differences(kept, rows)]
+        title = f"{lead}{len(rows)} methods in {len(kept)} runs, {best_first(rows)}"
+        tables += [ranking(rows, title, target=asked, width=wide), *differences(kept, rows)]
         said += [lead + note for note in (*notes, *caveats(kept))]
         named += [{**key, **asdict(row)} for row in rows]
         apart += [{**key, **one} for one in told(kept)]
@@ -82,8 +84,9 @@ def report(
     """Write one page about runs: ranking, charts, splits, settings. It needs no network.
 
     Without --target and --loss, methods are compared by what all of them reached, if that says
-    something. With --fleet the runs are replayed on its devices, and curves are drawn over their
-    time too. Runs on several data sets get a page each.
+    something. With --fleet the runs are replayed on its devices, curves are drawn over their time
+    too, and devices are shown over time; vehicles on a map that plays. Runs on several data sets
+    get a page each.
 
     Example: fednag report runs/digits -o report.html
     """
@@ -101,10 +104,10 @@ def report(
     problems = by_problem(views)
     written, pages = list[Path](), dict[str, dict[str, Any]]()
     for name, own in problems.items():
-        times = recorded_times(own)
+        times, moments = recorded_times(own), list[dict[str, Any]]()
         if fleet:
-            own, times = _replayed(own, fleet)
-        page = document(own, asked, title, bounds(own), times)
+            own, times, moments = _replayed(own, fleet)
+        page = document(own, asked, title, bounds(own), times, moments)
         # Methods on other data are not ranked against each other: a page for each problem.
         path = out if len(problems) == 1 else out.with_name(f"{out.stem}-{name}{out.suffix}")
         written.append(write_page(page, path))
@@ -127,11 +130,20 @@ def report(
     answer(json, {"pages": each, "files": files}, *lines, failed=failed)
 
 
-def _replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list[dict[str, Any]]]:
-    """(the runs, their records with seconds on the fleet's clock; where the time goes)."""
+MOST_LINES = 6  # methods whose devices are shown over time
+MOST_ROWS = 300  # devices of each
+
+
+def _replayed(
+    views: Sequence[RunView], fleet: str
+) -> tuple[list[RunView], list[dict[str, Any]], list[dict[str, Any]]]:
+    """(the runs, their records with seconds on the fleet's clock; where the time goes; timelines
+    of devices)."""
     import numpy as np
 
     from fednag.clock.runs import replay_runs, timed_run, where_time_goes
+    from fednag.clock.scene import scene
+    from fednag.clock.timeline import timelines
     from fednag.devices.fleet import load_fleet
     from fednag.runs.labels import distinguished
     from fednag.show.document import time_table
@@ -151,7 +163,10 @@ def _replayed(views: Sequence[RunView], fleet: str) -> tuple[list[RunView], list
         clocked.append(view)
     count = max(len(one.replays) for one in timed)
     title = f"{where.title}, {count} replay{'s' * (count > 1)} of each run"
-    return clocked, [time_table(title, [asdict(p) for p in where_time_goes(timed, where)])]
+    lines = timelines(timed, where)[:MOST_LINES]
+    moments = [{**line.as_data(MOST_ROWS), "map": scene(line)} for line in lines]
+    parts = [asdict(p) for p in where_time_goes(timed, where)]
+    return clocked, [time_table(title, parts)], moments
 
 
 def read_runs(runs: list[Path]) -> tuple[list[RunView], list[FednagError]]:

@@ -10,14 +10,14 @@ from typing import Any
 from fednag.clock.runs import Timed, TimedRun, timed_by_label
 from fednag.controllers import CONTROLLERS
 from fednag.devices.fleet import Fleet
-from fednag.devices.replay import Clock, Delays
+from fednag.devices.replay import Clock, Journey
 from fednag.devices.times import Availability
 from fednag.errors import FednagError
 
 KINDS = ("compute", "down", "up", "waiting", "away", "aggregation")
 SERVER = -1  # the worker of a span of the aggregator's
 SHOWN = 5  # rounds of a picture, unless others are asked for
-MOST_ROUNDS, MOST_SPANS = 400, 6000  # of what a page holds
+MOST_ROUNDS, MOST_SPANS = 400, 8000  # of what a page holds
 MOST_ROWS = 24
 SHORTEST = 1e-9  # seconds; what is shorter is rounding
 
@@ -100,6 +100,11 @@ class Timeline:
             "left_out": len(self.workers(10**9)) - len(self.workers(most)),
             "idle": len({span.worker for span in self.spans} - {SERVER}) - len(self.workers(10**9)),
             "kinds": list(KINDS),
+            "scores": [
+                [_short(self.ends[r.round - self.first + 1]), r.accuracy]
+                for r in self.run.records
+                if r.accuracy is not None and self.first - 1 <= r.round <= self.last
+            ],
             "spans": [
                 [
                     rows[span.worker],
@@ -137,6 +142,10 @@ def timeline(
     (3, 'fednag, seed 0, rounds 1 to 2')
     """
     run, known = timed.run, timed.replays[0].ends
+    if run.workload.tiers:
+        raise FednagError(
+            "--rounds", f"{run.label} has edges, whose rounds are not drawn yet", "leave it out"
+        )
     last = min(first + SHOWN - 1 if last is None else last, run.rounds)
     if not 1 <= first <= last:
         raise FednagError(
@@ -160,7 +169,8 @@ def timeline(
 def timelines(
     timed: Sequence[Timed], fleet: Fleet, seed: int = 0, most: int = MOST_SPANS
 ) -> list[Timeline]:
-    """A method each, of its first seed: as many rounds from the first as ``most`` spans hold.
+    """A method each, of its first seed: as many rounds from the first as about ``most`` spans
+    hold.
 
     >>> import fednag
     >>> from fednag.clock import load_fleet, replay_runs, timed_run, timelines
@@ -171,11 +181,18 @@ def timelines(
     """
     found = []
     for group in timed_by_label(timed).values():
+        if group[0].run.workload.tiers:  # rounds of edges are not drawn yet
+            continue
         one = min(group, key=lambda one: one.run.seed)
-        load = one.run.workload
-        asked = min(load.per_round or load.workers, load.workers)
-        last = min(max(1, most // (5 * len(load.stages) * asked)), MOST_ROUNDS, one.run.rounds)
-        found.append(timeline(one, fleet, 1, last, seed))
+        last = min(one.run.rounds, MOST_ROUNDS)
+        count, step = 1, max(1, last // 20)
+        line = timeline(one, fleet, 1, 1, seed)
+        spans = line.spans
+        while count < last and len(spans) < most:
+            line = timeline(one, fleet, count + 1, min(last, count + step), seed)
+            count, spans = line.last, (*spans, *line.spans)
+        ends = tuple(one.replays[0].ends[: count + 1].tolist())
+        found.append(Timeline(one.run, fleet, 1, ends, spans))
     return found
 
 
@@ -196,8 +213,9 @@ class _Rounds:
         plans = {i: load.exchanges(number, i) for i in there}
         now, idle = start, {i: start for i in asked if i not in there}
         for phase in range(len(plans[there[0]]) if there else 0):
-            delays = {i: clock.delays(number, i, phase, plans[i][phase]) for i in there}
-            ways = {i: self._way(i, delays[i], now, not self.leave_out) for i in there}
+            exchanges = {i: plans[i][phase] for i in there}
+            journeys = clock.journeys(number, phase, exchanges, now, again=not self.leave_out)
+            ways = {i: self._way(i, journeys[i], now, not self.leave_out) for i in there}
             limit = inf if self.deadline is None or load.pooled else now + self.deadline
             ends = {i: way[-1][2] if way else now for i, way in ways.items()}
             sound = {i: ends[i] <= limit and isfinite(ends[i]) and not ways[i][-1][3] for i in ways}
@@ -231,17 +249,13 @@ class _Rounds:
         """A round that does not wait for all: those who are asked work until they are done, or
         until ``end``, after which they are not waited for."""
         clock, load = self.clock, self.clock.workload
-        for worker in load.participants(number).tolist():
-            now, lost = start, False
-            if not clock.reachable(worker, now):
-                continue
-            for phase, exchange in enumerate(load.exchanges(number, worker)):
-                way = self._way(worker, clock.delays(number, worker, phase, exchange), now, False)
-                lost = lost or bool(way and (way[-1][3] or way[-1][2] > end))
-                yield from self._clipped(number, worker, way, end, lost)
-                now = way[-1][2] if way else now
-                if lost or not isfinite(now):
-                    break
+        there = [i for i in load.participants(number).tolist() if clock.reachable(i, start)]
+        # Methods whose rounds have several exchanges are refused where late answers count.
+        asked = {i: load.exchanges(number, i)[-1] for i in there}
+        for worker, journey in clock.journeys(number, len(load.stages) - 1, asked, start).items():
+            way = self._way(worker, journey, start, False)
+            lost = bool(way and (way[-1][3] or way[-1][2] > end))
+            yield from self._clipped(number, worker, way, end, lost)
 
     def _on(self, worker: int) -> Availability:
         return Availability() if self.clock.workload.pooled else self._device(worker)
@@ -249,10 +263,16 @@ class _Rounds:
     def _device(self, worker: int) -> Availability:
         return self.clock.fleet.device(worker).availability
 
-    def _way(self, worker: int, delays: Delays, start: float, again: bool) -> list[_Stretch]:
+    def _way(self, worker: int, journey: Journey, start: float, again: bool) -> list[_Stretch]:
         """An exchange as stretches (kind, start, end, lost), try after try where a contact was too
         short for it."""
-        on = self._on(worker)
+        on, delays = self._on(worker), journey.delays
+        if journey.received is not None and journey.computed is not None:  # the line is shared
+            return [
+                *_transfer(on, "down", start, journey.received),
+                ("compute", journey.received, journey.computed, False),
+                *_transfer(on, "up", journey.computed, journey.arrival),
+            ]
         if self.clock.workload.pooled:
             return [("compute", start, start + delays.compute, False)]
         found: list[_Stretch] = []

@@ -82,7 +82,7 @@ class Experiment(Section):
     controller: dict[str, Any] = Field(default_factory=lambda: {"kind": "constant"})
     schedule: tuple[dict[str, Any], ...] = Field((), strict=False)
     attack: tuple[dict[str, Any], ...] = Field((), strict=False)
-    tier: tuple[Tier, ...] = Field((), strict=False, max_length=1)
+    tier: tuple[Tier, ...] = Field((), strict=False, max_length=8)
     # The files that parts of the user's own are made from, and their digests. Filled in.
     own: dict[str, str] | None = None
 
@@ -114,6 +114,13 @@ class Experiment(Section):
             raise InconsistentError("split.classes", "is missing", "say how many each worker holds")
         if self.split.kind == "dirichlet" and self.split.alpha is None:
             raise InconsistentError("split.alpha", "is missing", "give the concentration, e.g. 0.5")
+        if self.split.samples is not None and self.split.kind not in ("iid", "dirichlet"):
+            raise InconsistentError(
+                "split.samples",
+                "goes only with split.kind = 'iid' or 'dirichlet', and that is "
+                f"{self.split.kind!r}",
+                "leave it out or change split.kind",
+            )
         if self.training.participants is not None and self.training.fraction is not None:
             raise InconsistentError(
                 "", remedy="give training.participants or training.fraction, not both"

@@ -69,6 +69,8 @@ class Split(Section):
     alpha: float | None = Field(None, gt=0)
     skew: float | None = Field(None, ge=0)
     proportions: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, strict=False)
+    # Of each worker, drawn with replacement: workers may hold the same.
+    samples: Annotated[int, Field(ge=1, le=10**7)] | None = None
 
 
 class Model(Section):
@@ -95,8 +97,13 @@ Group = Annotated[tuple[Annotated[int, Field(ge=0, le=MANY)], ...], Field(strict
 class Tier(Section):
     """Edges between the workers and the server; ``training.tau`` is the workers'."""
 
-    # How many edges, or the workers of each; equal numbers of consecutive workers, if a number.
-    groups: Count | Annotated[tuple[Group, ...], Field(strict=False)] = 2
+    # How many edges, or who is below each; equal numbers of consecutive ones, if a number; or the
+    # column of the data that says so.
+    groups: (
+        Count
+        | Annotated[str, Field(min_length=1)]
+        | Annotated[tuple[Group, ...], Field(strict=False)]
+    ) = 2
     pi: Count = 1  # rounds of an edge between two of the server
 
 
@@ -133,7 +140,10 @@ class Engine(Section):
     dtype: Literal["float32", "float64"] = "float32"
     chunk: CountOrZero = 0
     threads: int = Field(0, ge=0, le=1024)
+    inner: int = Field(1, ge=1, le=1024)
     recorded: bool = True
+    # Where what workers keep between rounds is. None: in memory, unless it is large.
+    memory: Literal["ram", "disk"] | None = None
 
 
 class Clock(Section):

@@ -176,14 +176,18 @@ class Algorithm(ABC):
         """The server's vectors that change, from the weighted mean of what came up."""
         return server.but(**mean)
 
-    @property
-    def plain_edges(self) -> bool:
-        """Edges do no more than take means."""
+    def plain_edge(self, nearest: bool) -> bool:
+        """An edge whose rounds are those of the server changes nothing; ``nearest``: one that has
+        workers, and not edges, below it."""
         return type(self).edge is Algorithm.edge
 
-    def edge(self, state: Vectors, mean: Vectors) -> Vectors:
-        """An edge's state after one of its rounds, from the mean over its workers."""
+    def edge(self, state: Vectors, mean: Vectors, news: News) -> Vectors:
+        """An edge's state after one of its rounds, from the mean over those below it."""
         return state.but(**mean)
+
+    def edge_end(self, state: Vectors, sent: Vectors, news: News) -> Vectors:
+        """What an edge sends up after its rounds, from its state and what it was sent."""
+        return state.pick([name for name in (*self.up, *self.between) if name in state])
 
 
 @dataclass(frozen=True)

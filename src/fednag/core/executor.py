@@ -22,6 +22,10 @@ Residues = Mapping[tuple[int, int], Vectors]
 """What transforms keep of a worker's uploads: (worker, stage) -> vectors."""
 
 
+Tiers = tuple[tuple[int, int], ...]
+"""Bytes (down, up) of each tier, that of workers and their edges first; () without edges."""
+
+
 @dataclass(frozen=True, eq=False)
 class Exchange:
     """A task for several workers, who are all sent the same vectors."""
@@ -84,6 +88,7 @@ class Answers:
     down: int = 0  # bytes
     up: int = 0
     receipts: Mapping[int, Receipt] = field(default_factory=dict)  # if the exchange asks for them
+    tiers: Tiers = ()  # bytes by tier, where there are edges
 
 
 def joined(aggregator: Aggregator, a: Answers, b: Answers) -> Answers:
@@ -102,7 +107,15 @@ def joined(aggregator: Aggregator, a: Answers, b: Answers) -> Answers:
         down=a.down + b.down,
         up=a.up + b.up,
         receipts={**a.receipts, **b.receipts},
+        tiers=added(a.tiers, b.tiers),
     )
+
+
+def added(a: Tiers, b: Tiers) -> Tiers:
+    """Bytes of two exchanges, tier by tier; one without any leaves the other's."""
+    if not a or not b:
+        return a or b
+    return tuple((d + down, u + up) for (d, u), (down, up) in zip(a, b, strict=True))
 
 
 def screened(aggregator: Aggregator, answers: Answers, sizes: Indexes) -> Answers:

@@ -18,7 +18,9 @@ Indexes = NDArray[np.int64]
 PARTICIPANTS, ORDER, MODEL, SAMPLE, UPLINK, DOWNLINK, DELAYS, AGGREGATOR, AGGREGATION = range(1, 10)
 COIN, NOISE, BATCH, VANISHING = 10, 11, 12, 13
 ATTACKERS, ATTACK = 16, 17
+EDGE = 18
 
+MOST_HELD = 1 << 21  # samples whose orders are held, 64 MB
 EPOCHS_DRAWN = 4  # at once: making a generator takes longer than drawing a small worker's order
 
 
@@ -115,7 +117,7 @@ class Draws:
     def __init__(
         self,
         seed: int,
-        sizes: Sequence[int],
+        sizes: Sequence[int] | Indexes,
         batch: int,
         numbers: Sequence[int] | None = None,
     ) -> None:
@@ -123,6 +125,7 @@ class Draws:
         self.sizes = np.asarray(sizes, dtype=np.int64)
         self.numbers = np.asarray(range(len(sizes)) if numbers is None else numbers, dtype=np.int64)
         self._orders: dict[int, tuple[int, list[Indexes]]] = {}
+        self._held = 0  # samples of those whose orders are held
 
     @property
     def width(self) -> int:
@@ -138,7 +141,12 @@ class Draws:
             rng = np.random.Generator(
                 np.random.PCG64([self.seed, ORDER, int(self.numbers[worker]), block])
             )
-            orders = [rng.permutation(int(self.sizes[worker])) for _ in range(EPOCHS_DRAWN)]
+            size = int(self.sizes[worker])
+            orders = [rng.permutation(size) for _ in range(EPOCHS_DRAWN)]
+            if worker not in self._orders:
+                self._held += size
+            if self._held > MOST_HELD:  # they can be drawn again
+                self._orders, self._held = {}, size
             self._orders[worker] = block, orders
         return orders[number]
 

@@ -18,7 +18,18 @@ from fednag.core.aggregator import Aggregator, Total
 from fednag.core.algorithm import BUFFERS, Algorithm, News, lengths, server_round
 from fednag.core.attack import Attack
 from fednag.core.controller import Controller, Order, Schedule, Setting, steps_of, without
-from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues, joined, screened
+from fednag.core.disk import updated
+from fednag.core.executor import (
+    Answers,
+    Exchange,
+    Executor,
+    Memories,
+    Residues,
+    Tiers,
+    added,
+    joined,
+    screened,
+)
 from fednag.core.keys import AGGREGATION, DOWNLINK, Indexes, cohort, generator
 from fednag.core.ledger import round_entry, upload_entries
 from fednag.core.record import RoundFacts
@@ -189,7 +200,8 @@ class Loop:
         key = SERVER, place
         residue = draft.residues.get(key) or scheme.downlink.init(sent)
         rng = generator(self.setting.seed, DOWNLINK, draft.state.round + 1, place)
-        wire, arrived, draft.residues[key] = scheme.downlink.carry(sent, residue, rng)
+        wire, arrived, left = scheme.downlink.carry(sent, residue, rng)
+        draft.residues = updated(draft.residues, {key: left})
         return arrived, wire
 
     def _updated(
@@ -219,7 +231,8 @@ class Loop:
         if rng is not None and (kept := aggregator.init()):
             keeper = AGGREGATOR, asked.place
             kept = draft.residues.get(keeper) or kept
-            draft.residues[keeper] = aggregator.learn(kept, total, rng)
+            learnt = aggregator.learn(kept, total, rng)
+            draft.residues = updated(draft.residues, {keeper: learnt})
         mean = mean.map(lambda vector: vector.to(server.w.dtype))
         if any(part.as_differences for part in taken) or (not taken and asked.as_differences):
             sent = asked.sent
@@ -244,12 +257,12 @@ class Loop:
             told=answers.told,
             missed=tuple(sorted(draft.missed)),
         )
-        updated = server_round(
+        after = server_round(
             asked.rules, server.without(BUFFERS), mean.without(BUFFERS), draft.news
         )
         # Buffers are averaged as they are, whatever the method does with the weights.
         held = mean if BUFFERS in mean else server
-        draft.server = updated.but(**{BUFFERS: held[BUFFERS]}) if BUFFERS in held else updated
+        draft.server = after.but(**{BUFFERS: held[BUFFERS]}) if BUFFERS in held else after
         return True
 
     @property
@@ -357,6 +370,7 @@ class Loop:
             iteration=iteration,
             bytes_up=state.bytes_up + draft.up,
             bytes_down=state.bytes_down + draft.down,
+            tiers=added(state.tiers, draft.tiers),
             participants=draft.answered,
             refusals=state.refusals + len(refused),
             refused=tuple(sorted({*(() if told else state.refused), *refused})),
@@ -377,14 +391,15 @@ class _Draft:
         self.state = state
         self.server = state.server
         self.usable = True  # whether an answer could be used, if there were any
-        self.memories = dict(state.memories)
-        self.residues = dict(state.residues)
+        self.memories: Memories = state.memories
+        self.residues: Residues = state.residues
         self.control: dict[str, Any] = state.control
         self.flying = state.flying
         self.news = state.news
         self.starts = state.starts.copy()
         self.now = state.clock
         self.down = self.up = 0
+        self.tiers: Tiers = ()  # the same by tier
         self.stages: list[tuple[int, int]] = []  # bytes of one worker in each exchange
         self.lost: set[int] = set()  # to the clock: they are not asked again in this round
         self.missed: set[int] = set()
@@ -404,10 +419,11 @@ class _Draft:
         self.missed |= self.lost
 
     def take(self, answers: Answers, taken: list[Exchange]) -> None:
-        self.memories.update(answers.memories)
-        self.residues.update(answers.residues)
+        self.memories = updated(self.memories, answers.memories)
+        self.residues = updated(self.residues, answers.residues)
         self.down += answers.down
         self.up += answers.up
+        self.tiers = added(self.tiers, answers.tiers)
         self.refused |= set(answers.refused)
         self.missed |= set(answers.missed)
         self.answered = 0

@@ -68,6 +68,8 @@ class Record:
     # On the test samples, at the end of a run that was evaluated on a validation part.
     tested: Mapping[str, float | None] = field(default_factory=dict)
     epsilon: float | None = None  # spent since the start; None where no privacy is promised
+    # Bytes (down, up) of each tier, that of workers and their edges first; () without edges.
+    tiers: tuple[tuple[int, int], ...] = ()
 
     def measured(self, measure: str) -> float | None:
         """The loss, the accuracy or a metric, by its name; None if it was not measured."""
@@ -91,6 +93,8 @@ class Record:
                 del each["stages"]
         if self.epsilon is None:
             del fields["epsilon"]
+        if not self.tiers:
+            del fields["tiers"]
         if self.worker_losses is None:
             del fields["worker_losses"]
         if not self.refusals:

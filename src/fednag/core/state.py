@@ -8,7 +8,7 @@ from typing import Any
 
 from fednag.core.algorithm import News
 from fednag.core.ending import Ending
-from fednag.core.executor import Memories, Residues
+from fednag.core.executor import Memories, Residues, Tiers
 from fednag.core.keys import Indexes
 from fednag.core.record import Record, RoundFacts
 from fednag.core.vectors import Vector, Vectors
@@ -52,6 +52,7 @@ class State:
     iteration: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    tiers: Tiers = ()  # the same by tier, where there are edges
     seconds: float = 0.0
     first_loss: float = float("inf")
     participants: int = 0  # workers who answered in this round

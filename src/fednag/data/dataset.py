@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ class Dataset:
     guessed: bool = False  # integer targets of which nobody said whether they are classes
     # The test samples, where a validation part has taken their place.
     held_back: tuple[Tensor, Tensor] | None = None
+    # Columns that were asked for by name: (n,), what they say of each training sample.
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:

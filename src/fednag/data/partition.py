@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,15 @@ Indexes = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which samples each worker holds; no sample is held twice and no worker is empty."""
+    """Which samples each worker holds; no worker is empty, and no sample is held twice, unless
+    the workers are ``Drawn``."""
 
-    workers: tuple[Indexes, ...]
+    workers: Sequence[Indexes]
     notes: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> Indexes:
-        return np.array([len(held) for held in self.workers], dtype=np.int64)
+        return sizes_of(self.workers)
 
     def table(self, labels: NDArray[Any], classes: int) -> Indexes:
         """Samples of each class (a column, 0 to classes - 1) at each worker (a row)."""
@@ -42,7 +43,86 @@ class Partition:
 
     def pooled(self) -> Partition:
         """One worker that holds all that the workers hold."""
-        return Partition((np.sort(np.concatenate(self.workers)),), self.notes)
+        return Partition((held_by(self.workers),), self.notes)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn(Sequence[Indexes]):
+    """Samples that each worker draws with replacement, out of those that all draw from.
+
+    A worker's are drawn when they are asked for, always the same, so that a million workers take no
+    memory. With ``alpha``, a worker's classes are in proportions drawn from a Dirichlet
+    distribution around those of the data; ``members`` are the samples of each class.
+
+    >>> held = Drawn(samples=10, workers=3, each=4, seed=0)
+    >>> [len(mine) for mine in held], np.array_equal(held[2], held[-1])
+    ([4, 4, 4], True)
+    """
+
+    samples: int  # in all
+    workers: int
+    each: int
+    seed: int
+    alpha: float | None = None
+    members: tuple[Indexes, ...] = ()
+
+    def __len__(self) -> int:
+        return self.workers
+
+    @overload
+    def __getitem__(self, place: int) -> Indexes: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Indexes]: ...
+
+    def __getitem__(self, place: int | slice) -> Indexes | Sequence[Indexes]:
+        if isinstance(place, slice):
+            return tuple(self[one] for one in range(self.workers)[place])
+        worker = range(self.workers)[place]
+        rng = np.random.Generator(np.random.PCG64([self.seed, _STREAM, worker]))
+        if self.alpha is None:
+            return rng.integers(0, self.samples, self.each)
+        sizes = np.array([len(held) for held in self.members], dtype=np.float64)
+        weights = _dirichlet_weights(self.alpha * len(sizes) * sizes / sizes.sum(), None, rng)
+        counts = rng.multinomial(self.each, weights / weights.sum())
+        drawn = [
+            held[rng.integers(0, len(held), count)]
+            for held, count in zip(self.members, counts.tolist(), strict=True)
+        ]
+        return np.concatenate(drawn)
+
+    @property
+    def described(self) -> str:
+        """All that decides what they hold, but for the labels."""
+        return f"drawn {self.samples} {self.workers} {self.each} {self.seed} {self.alpha}"
+
+
+def sizes_of(owned: Sequence[Indexes]) -> Indexes:
+    """How many samples each worker holds."""
+    if isinstance(owned, Drawn):
+        return np.full(owned.workers, owned.each, dtype=np.int64)
+    return np.array([len(held) for held in owned], dtype=np.int64)
+
+
+def held_by(owned: Sequence[Indexes]) -> Indexes:
+    """All samples that workers hold, in order; where they draw, all that they draw from, once."""
+    if isinstance(owned, Drawn):
+        return np.arange(owned.samples)
+    return np.sort(np.concatenate(owned))
+
+
+def drawn(
+    labels: NDArray[Any], workers: int, each: int, seed: int, alpha: float | None = None
+) -> Partition:
+    """Let each worker draw so many samples, with replacement; workers may hold the same."""
+    _generator(seed)
+    if workers < 1:
+        raise FednagError("split.workers", f"{workers} is below 1", "set it to 1 or more")
+    members: tuple[Indexes, ...] = ()
+    if alpha is not None:
+        names, code = np.unique(labels, return_inverse=True)
+        members = tuple(_groups(code, len(names)))
+    return Partition(Drawn(len(labels), workers, each, seed, alpha, members))
 
 
 def iid(samples: int, workers: int, seed: int) -> Partition:
@@ -215,11 +295,14 @@ def _without_empty(sizes: Indexes) -> Indexes:
     return filled
 
 
-def _dirichlet_weights(alpha: float, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def _dirichlet_weights(
+    alpha: float | NDArray[np.float64], count: int | None, rng: np.random.Generator
+) -> NDArray[np.float64]:
     # Gamma(a) = Gamma(a + 1) U^(1/a), taken in logarithms: the plain draw is all zeros for small a.
     # Past these bounds the arithmetic overflows or rounds all draws to the same number.
-    bounded = min(max(alpha, 1e-300), 1e18)
-    logs = np.log(rng.standard_gamma(bounded + 1, count)) + np.log1p(-rng.random(count)) / bounded
+    bounded = np.clip(alpha, 1e-300, 1e18)
+    draws = rng.standard_gamma(bounded + 1, count)
+    logs = np.log(draws) + np.log1p(-rng.random(len(draws))) / bounded
     return np.asarray(np.exp(logs - logs.max()), dtype=np.float64)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class Source:
     test_share: float = SHARE
     seed: int = 0
     task: str | None = None  # classification or regression; else the targets decide
+    others: tuple[str, ...] = ()  # columns beside them that are no features, for who asks for them
     loss_takes: str | None = None  # what a loss from Python works on: numbers or integers
 
 
@@ -47,6 +48,7 @@ class _Rows:
     x: Array
     y: Array
     owners: Array | None
+    others: Mapping[str, Array] = field(default_factory=dict)
 
 
 def read_table(source: Source) -> Dataset:
@@ -104,6 +106,7 @@ def read_table(source: Source) -> Dataset:
         owners=owners,
         words=words,
         remarks=remarks,
+        columns=rows.others,
     )
 
 
@@ -155,15 +158,27 @@ def _told(rows: _Rows, source: Source, path: Path) -> _Rows:
 
 def _raw(source: Source, path: Path) -> _Rows:
     if path.suffix == ".npz":
-        for field, given in (("target", source.target), ("owner", source.owner)):
+        for option, given in (("target", source.target), ("owner", source.owner)):
             if given is not None:
                 raise FednagError(
-                    f"data.{field}", f"names a column, and {path} has arrays", "leave it out"
+                    f"data.{option}", f"names a column, and {path} has arrays", "leave it out"
                 )
-        return _arrays(path, "")
+        return _with_others(_arrays(path, ""), path, source.others)
     if path.suffix != ".csv":
         raise FednagError(path, "is neither .csv nor .npz", "save it as one of them")
-    return _columns(path, source.target, source.owner)
+    return _columns(path, source.target, source.owner, source.others)
+
+
+def _with_others(rows: _Rows, path: Path, names: tuple[str, ...]) -> _Rows:
+    """The rows of an NPZ with other arrays of it, a value for each."""
+    arrays = read_npz(path)
+    for name in names:
+        array = arrays.get(name)
+        if array is None or array.shape != (len(rows.x),) or array.dtype.kind not in "biuU":
+            raise FednagError(
+                path, f"has no array {name!r} of a word or whole number for each sample", "save one"
+            )
+    return replace(rows, others={name: arrays[name] for name in names})
 
 
 def _arrays(path: Path, prefix: str) -> _Rows:
@@ -206,7 +221,7 @@ def _arrays(path: Path, prefix: str) -> _Rows:
     return _Rows((), x, y, owners)
 
 
-def _columns(path: Path, target: str | None, owner: str | None) -> _Rows:
+def _columns(path: Path, target: str | None, owner: str | None, others: tuple[str, ...]) -> _Rows:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -232,12 +247,17 @@ def _columns(path: Path, target: str | None, owner: str | None) -> _Rows:
     lines = [line for line, _ in read]
     table = {name: [row[i].strip() for _, row in read] for i, name in enumerate(header)}
     target = header[-1] if target is None else target
-    for field, name in (("target", target), ("owner", owner)):
+    named = [
+        ("data.target", target),
+        ("data.owner", owner),
+        *(("tier.groups", name) for name in others),
+    ]
+    for where, name in named:
         if name is not None and name not in table:
             near = get_close_matches(name, header, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(header)}"
-            raise FednagError(f"data.{field}", f"{path} has no column {name!r}{hint}")
-    features = [name for name in header if name not in (target, owner)]
+            raise FednagError(where, f"{path} has no column {name!r}{hint}")
+    features = [name for name in header if name not in (target, owner, *others)]
     if not features:
         raise FednagError(path, "has no column left for features", "add one")
     check_cells(path, table, lines, features, target)
@@ -245,7 +265,8 @@ def _columns(path: Path, target: str | None, owner: str | None) -> _Rows:
     x = np.array(columns, np.float64).T.astype(np.float32)
     owners = np.array(table[owner]) if owner is not None else None
     try:
-        return _Rows(tuple(features), x, _labels(table[target]), owners)
+        beside = {name: np.array(table[name]) for name in others}
+        return _Rows(tuple(features), x, _labels(table[target]), owners, beside)
     except OverflowError as error:
         raise FednagError(
             path,
@@ -280,7 +301,8 @@ def _parted(rows: _Rows, is_class: bool, source: Source) -> tuple[_Rows, _Rows]:
 
 def _taken(rows: _Rows, wanted: NDArray[np.bool_]) -> _Rows:
     owners = None if rows.owners is None else rows.owners[wanted]
-    return _Rows(rows.names, rows.x[wanted], rows.y[wanted], owners)
+    others = {name: column[wanted] for name, column in rows.others.items()}
+    return _Rows(rows.names, rows.x[wanted], rows.y[wanted], owners, others)
 
 
 def _features(x: Array, whole: bool) -> Tensor:

@@ -52,6 +52,7 @@ def cut(dataset: Dataset, share: float, seed: int) -> Dataset:
         test_y=dataset.y[off],
         owners=None if dataset.owners is None else dataset.owners[left],
         held_back=(dataset.test_x, dataset.test_y),
+        columns={name: column[~is_cut] for name, column in dataset.columns.items()},
         remarks=(*dataset.remarks, f"{told}{count} for training"),
     )
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fednag.core.keys import AGGREGATOR, DELAYS, Indexes
 from fednag.devices.fleet import Device, Fleet
 from fednag.devices.sharing import Errand, share
+from fednag.devices.tiers import TierClock
 from fednag.devices.workload import Exchange, Workload
 from fednag.errors import FednagError
 
@@ -342,6 +343,8 @@ def replay(
     aggregation = 0.0
     meter = Meter.of(fleet, workload.workers)
     joules = np.zeros(rounds + 1)
+    if workload.tiers:
+        return _with_edges(clock, rounds, meter, leave_out)
     for number in range(1, rounds + 1):
         played = clock.round(
             number, workload.participants(number), ends[number - 1], deadline, leave_out=leave_out
@@ -354,6 +357,32 @@ def replay(
             took = meter.joules(played.end - ends[number - 1], played.busy)
             joules[number] = joules[number - 1] + took
     return Replay(ends, busy, aggregation, rounds, None if meter is None else joules)
+
+
+def _with_edges(clock: Clock, rounds: int, meter: Meter | None, leave_out: bool) -> Replay:
+    """The same with edges between workers and server.
+
+    With ``leave_out``, whoever cannot be reached when a round of the server begins takes no part.
+    """
+    played, workload = TierClock.of(clock), clock.workload
+    ends, joules, aggregation = np.zeros(rounds + 1), np.zeros(rounds + 1), 0.0
+    for number in range(1, rounds + 1):
+        start, there = float(ends[number - 1]), workload.participants(number)
+        before = played.busy[: workload.workers].copy()
+        workers = there
+        if leave_out:
+            workers = there[[clock.reachable(int(worker), start) for worker in there]]
+        one = played.round(number, workers, start)
+        late = {i: moment for i, moment in one.arrivals.items() if not isfinite(moment)}
+        if late and not leave_out:
+            clock._never(list(late), late, number)
+        ends[number] = one.end if len(workers) else clock.idle(start, there.tolist(), None)
+        aggregation += one.aggregation
+        if meter is not None:
+            spent = played.busy[: workload.workers] - before
+            seconds = float(ends[number] - start)
+            joules[number] = joules[number - 1] + meter.joules(seconds, dict(enumerate(spent)))
+    return Replay(ends, played.busy, aggregation, rounds, None if meter is None else joules)
 
 
 @dataclass(frozen=True, eq=False)

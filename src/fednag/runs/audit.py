@@ -120,8 +120,7 @@ def _compared(
     plan: Plan, rounds: Mapping[int, Sequence[Entry]], upto: int, remote: bool
 ) -> Audited:
     digests = 0
-    sizes = [len(owned) for owned in plan.owned]
-    with Local(plan, Draws(plan.seed, sizes, plan.batch)) as local:
+    with Local(plan, Draws(plan.seed, plan.sizes, plan.batch)) as local:
         executor = AsRecorded(local.engine, rounds) if remote else local.executor
         # Masks are never the same again; what is under them shows in the sums.
         masked = remote and isinstance(plan.scheme.aggregator, Secure)

@@ -28,7 +28,7 @@ from fednag.core.vectors import Vectors
 from fednag.data import partition, tables
 from fednag.data import sets as data
 from fednag.data.dataset import Dataset, is_for_numbers, is_integer
-from fednag.data.partition import Partition
+from fednag.data.partition import Drawn, Partition
 from fednag.data.validation import cut
 from fednag.devices.executor import on_clock
 from fednag.devices.fleet import load_fleet
@@ -49,6 +49,7 @@ T = TypeVar("T")
 
 NAMED = 10  # attackers in a note
 WINDOW = 5  # evaluations, where a plateau is looked for
+MOST_IN_MEMORY = 1 << 30  # bytes of what all workers keep; more is kept on the disk
 WIDE = 5.0  # standard deviations of features above this are worth a word
 
 
@@ -106,9 +107,9 @@ class Builder:
         training, engine = experiment.training, experiment.engine
         workers = 1 if algorithm.pooled else len(deal.workers)
         per_round = participants(experiment, workers)
-        owned = (deal.pooled() if algorithm.pooled else deal).workers
-        sizes = [len(mine) for mine in owned]
-        draws = Draws(experiment.seed, sizes, training.batch)
+        dealt = deal.pooled() if algorithm.pooled else deal
+        owned = dealt.workers
+        draws = Draws(experiment.seed, dealt.sizes, training.batch)
         scheme = scheme_of(experiment, algorithm, self.parts.given)
         check_links(scheme, problem)
         # Methods that are compared share the choice.
@@ -129,8 +130,10 @@ class Builder:
                 iterations=training.iterations,
                 chunk=1 if scheme.gradient else engine.chunk,  # samples are stacked instead
                 threads=engine.threads,
+                inner=engine.inner,
             ),
         )
+        check_shared(experiment, scheme, deal)
         notes = [*choice.notes, *attacked(experiment, scheme, dataset, workers)]
         if self.parts.several_seeds and isinstance(self._given_module(experiment), nn.Module):
             notes.append(
@@ -139,15 +142,21 @@ class Builder:
             )
         if len(choice.seconds) > 1 and not self._told:
             self._told = True
+            inner = f" and engine.inner={choice.inner}" if choice.inner > 1 else ""
             notes.append(
                 f"chunk {choice.chunk} chosen by timing{choice.made and f' on {choice.made}'}; "
                 "config.toml has it: run that, or set "
-                f"engine.chunk={choice.chunk}, to repeat this to the bit"
+                f"engine.chunk={choice.chunk}{inner}, to repeat this to the bit"
             )
         if not algorithm.elementwise and per_round > 1 and engine.chunk != 1:
             name = type(algorithm).__name__
             notes.append(f"{name} does not say that it is elementwise: workers are computed alone")
-        chosen = {"device": device, "chunk": choice.chunk, "threads": choice.threads}
+        chosen = {
+            "device": device,
+            "chunk": choice.chunk,
+            "threads": choice.threads,
+            "inner": choice.inner,
+        }
         resolved = experiment.model_copy(
             update={
                 "engine": engine.model_copy(update=chosen),
@@ -177,12 +186,14 @@ class Builder:
             metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
+            inner=choice.inner,
             ledger=experiment.ledger.kind == "chain",
             without=absent(training.without or (), scheme, workers),
         )
+        plan = replace(plan, on_disk=on_disk(engine.memory, plan))
         if experiment.tier:
-            plan, remark = tiered(experiment, plan)
-            notes.append(remark)
+            plan, remarks = tiered(experiment, plan, dataset)
+            notes += remarks
         if experiment.privacy.delta is not None:
             plan = private(experiment, plan)
             assert plan.privacy is not None
@@ -197,6 +208,7 @@ class Builder:
         if self.parts.dataset is not None:
             return self.parts.dataset
         parts = ["data", experiment.data, experiment.seed, experiment.model.loss]
+        parts += columns_of(experiment)
         return self._once(parts, lambda: self._loaded(experiment))
 
     def _loaded(self, experiment: Experiment) -> Dataset:
@@ -228,7 +240,8 @@ class Builder:
                         "data",
                         f"y holds integers of shape {tuple(dataset.y.shape)}, and no loss is "
                         "known for them",
-                        "give loss, or task='regression' if they are numbers",
+                        "give loss='cross-entropy' if they are classes (of pixels, of letters), "
+                        "task='regression' if they are numbers",
                     )
             given = partial(
                 Problem,
@@ -295,6 +308,33 @@ class Builder:
         return made
 
 
+def on_disk(given: str | None, plan: Plan) -> bool:
+    """Whether what workers keep between rounds goes to the disk: what is said, or by its size."""
+    if given is not None:
+        return given == "disk"
+    scheme, problem = plan.scheme, plan.problem
+    each = first_memory(plan.algorithm, problem).nbytes
+    if scheme.uplink.parts:
+        like = Vectors(**dict.fromkeys(plan.algorithm.up, problem.initial))
+        each += scheme.uplink.init(like).nbytes
+    most = min(len(plan.sizes), plan.rounds * (plan.per_round or len(plan.sizes)))
+    return most * each > MOST_IN_MEMORY
+
+
+def check_shared(experiment: Experiment, scheme: Scheme, deal: Partition) -> None:
+    """Refuse what means a worker's own samples, where workers hold the same ones."""
+    if not isinstance(deal.workers, Drawn):
+        return
+    remedy = "leave split.samples out"
+    for place, attack in enumerate(scheme.attacks):
+        if attack.flips:
+            problem = "it changes labels of samples that honest workers hold too"
+            raise FednagError(f"attack.{place}.kind", problem, remedy)
+    if experiment.privacy.unit == "sample":
+        problem = "a sample that several workers hold is not protected by its noise at one"
+        raise FednagError("privacy.unit", problem, remedy)
+
+
 def absent(named: Sequence[int], scheme: Scheme, workers: int) -> tuple[int, ...]:
     """The workers who take part in nothing; raises FednagError for what cannot be."""
     missing = tuple(sorted(set(named)))
@@ -320,24 +360,23 @@ def absent(named: Sequence[int], scheme: Scheme, workers: int) -> tuple[int, ...
     return missing
 
 
-def tiered(experiment: Experiment, plan: Plan) -> tuple[Plan, str]:
-    """The plan with edges, and a note on what travels where; raises for what goes not with them."""
-    (section,), scheme, method = experiment.tier, plan.scheme, plan.algorithm
+def tiered(experiment: Experiment, plan: Plan, dataset: Dataset) -> tuple[Plan, list[str]]:
+    """The plan with edges, and notes on what travels where; raises for what goes not with them."""
+    scheme, method = plan.scheme, plan.algorithm
     kind, w = type(method), plan.problem.initial
-    alone = len(scheme.stages) == 1 and {*method.up} <= {*method.down}
+    alone = len(scheme.stages) == 1
+    back = {*method.up} <= {*method.down} or kind.edge_end is not Algorithm.edge_end
     plain = kind.draw is Algorithm.draw and kind.settle is Algorithm.settle
     # A rule of the server's must not hang on what its workers did in one round.
     model_alone = method.up == method.down == ("w",) and not method.memory(w)
     suits = kind.edge is not Algorithm.edge or kind.update is Algorithm.update or model_alone
     others = {
-        "algorithm.name": method.pooled or not (alone and plain and suits),
-        "uplink": bool(scheme.uplink.parts),
+        "algorithm.name": method.pooled or not (alone and back and plain and suits),
         "downlink": bool(scheme.downlink.parts),
         "aggregator.kind": type(scheme.aggregator) is not Mean,
         "controller.kind": type(scheme.controller) not in (Constant, Poisson),
-        "schedule": bool(scheme.schedules),
         "attack": bool(scheme.attacks),
-        "clock.fleet": experiment.clock.fleet is not None,
+        "clock.deadline": experiment.clock.deadline is not None,
         "privacy.delta": experiment.privacy.delta is not None,
         "ledger.kind": plan.ledger,
     }
@@ -352,35 +391,96 @@ def tiered(experiment: Experiment, plan: Plan) -> tuple[Plan, str]:
             raise FednagError(
                 refused, "it does not go with edges yet", "leave it out, or leave [[tier]] out"
             )
-    groups = edges_of(section, len(plan.owned))
-    edges = Edges(groups, plan.tau, section.pi)
-    lower = first_state(method, plan.problem).pick([*method.down]).nbytes
-    upper = lower + first_state(method, plan.problem).pick([*method.between]).nbytes
-    remark = (
-        f"tiers: {len(groups)} edges, {section.pi} of their rounds in a round of the server, "
-        f"{plan.tau} local iterations each; a worker gets {lower:,} bytes in a round of its "
-        f"edge, an edge {upper:,} in one of the server"
-    )
-    return replace(plan, edges=edges, tau=plan.tau * section.pi), remark
+    tiers: list[Edges] = []
+    tau, below = plan.tau, [np.array([worker]) for worker in range(len(plan.owned))]
+    for place, section in enumerate(experiment.tier):
+        groups = edges_of(section, place, below, dataset, plan)
+        tiers.append(Edges(groups, tau, section.pi))
+        tau, below = tau * section.pi, list(groups)
+    return replace(plan, edges=tuple(tiers), tau=tau), notes_on_tiers(plan, tiers)
 
 
-def edges_of(section: Tier, workers: int) -> tuple[Indexes, ...]:
-    """The workers of each edge."""
-    field = "tier.0.groups"
-    if isinstance(section.groups, int):
-        if section.groups > workers:
-            raise FednagError(
-                field, f"{section.groups} is more than the {workers} workers", "lower it"
-            )
-        return tuple(np.array_split(np.arange(workers), section.groups))
-    listed = sorted(worker for group in section.groups for worker in group)
-    if listed != list(range(workers)) or not all(section.groups):
+def columns_of(experiment: Experiment) -> tuple[str, ...]:
+    """The columns of the data that say who is at which edge."""
+    named = [section.groups for section in experiment.tier if isinstance(section.groups, str)]
+    return tuple(dict.fromkeys(named))
+
+
+def by_column(
+    name: str, field: str, below: Sequence[Indexes], dataset: Dataset, owned: Sequence[Indexes]
+) -> list[list[int]]:
+    """Who has the same value in a column of the data, values in order."""
+    if name not in dataset.columns:
         raise FednagError(
-            field,
-            "every worker belongs to one edge, and every edge has one at least",
-            f"name each from 0 to {workers - 1} once",
+            field, f"{name!r} names a column, and the data are not a file", "give numbers"
         )
-    return tuple(np.array(sorted(group), dtype=np.int64) for group in section.groups)
+    column = dataset.columns[name]
+    found: dict[str, list[int]] = {}
+    for place, workers in enumerate(below):
+        values = sorted({str(v) for worker in workers for v in np.unique(column[owned[worker]])})
+        if len(values) > 1:
+            raise FednagError(
+                field,
+                f"{'edge' if len(workers) > 1 else 'worker'} {place} has samples of more than one "
+                f"{name}: {', '.join(values[:3])}{', …' * (len(values) > 3)}",
+                "deal samples by owner, split.kind = 'natural', and owners of one each",
+            )
+        found.setdefault(values[0], []).append(place)
+    return [found[value] for value in sorted(found)]
+
+
+def notes_on_tiers(plan: Plan, tiers: Sequence[Edges]) -> list[str]:
+    """A note on each tier: its edges, its rounds, and what travels."""
+    method = plan.algorithm
+    first = first_state(method, plan.problem)
+    buffers = [BUFFERS] * (BUFFERS in first)
+    lower = first.pick([*method.down, *buffers]).nbytes
+    upper = first.pick([*method.down, *method.between, *buffers]).nbytes
+    notes = []
+    for place, edges in enumerate(tiers):
+        above = "the server" if edges is tiers[-1] else f"tier {place + 1}"
+        if place:
+            notes.append(
+                f"tier {place}: {len(edges.groups)} edges above those of tier {place - 1}, "
+                f"{edges.pi} of their rounds in a round of {above}; an edge gets {upper:,} bytes "
+                "in one of these"
+            )
+        else:
+            notes.append(
+                f"tiers: {len(edges.groups)} edges, {edges.pi} of their rounds in a round of "
+                f"{above}, {plan.tau} local iterations each; a worker gets {lower:,} bytes in a "
+                f"round of its edge, an edge {upper:,} in one of {above}"
+            )
+    return notes
+
+
+def edges_of(
+    section: Tier, place: int, below: Sequence[Indexes], dataset: Dataset, plan: Plan
+) -> tuple[Indexes, ...]:
+    """The workers behind each edge of a tier; ``below`` are those of the tier under it."""
+    field = f"tier.{place}.groups"
+    what = "edge" if place else "worker"
+    there = f"tier {place - 1} has" if place else "there are"
+    if isinstance(section.groups, int):
+        if section.groups > len(below):
+            raise FednagError(
+                field, f"{section.groups} is more than the {len(below)} {what}s {there}", "lower it"
+            )
+        split = np.array_split(np.arange(len(below)), section.groups)
+        listed = [group.tolist() for group in split]
+    elif isinstance(section.groups, str):
+        listed = by_column(section.groups, field, below, dataset, plan.owned)
+    else:
+        listed = [sorted(group) for group in section.groups]
+        named = sorted(each for group in listed for each in group)
+        if named != list(range(len(below))) or not all(listed):
+            raise FednagError(
+                field,
+                f"every {what} {'below ' * bool(place)}belongs to one edge, and every edge has one "
+                "at least",
+                f"name each from 0 to {len(below) - 1} once",
+            )
+    return tuple(np.sort(np.concatenate([below[each] for each in group])) for group in listed)
 
 
 def attacked(
@@ -452,6 +552,7 @@ def _loaded(experiment: Experiment, loss: str | Loss | None) -> Dataset:
                 share,
                 experiment.seed,
                 section.task,
+                columns_of(experiment),
                 None if loss is None else "numbers" if is_for_numbers(loss) else "integers",
             )
         )
@@ -545,6 +646,8 @@ def split(dataset: Dataset, section: Split, seed: int) -> Partition:
     """The samples of a data set, dealt to workers."""
     labels = dataset.y.numpy()
     workers = section.workers or 4
+    if section.samples is not None and (section.alpha is None or dataset.classes is not None):
+        return partition.drawn(labels, workers, section.samples, seed, section.alpha)
     if section.kind in ("classes", "dirichlet") and dataset.classes is None:
         raise FednagError(
             "split.kind",

@@ -3,6 +3,10 @@
 A checkpoint is one safetensors file: the vectors, and in its header the rest as JSON. It is written
 under another name and renamed, the two newest are kept, and each carries a digest of its content: a
 file that was cut short or changed is recognised, and the one before it is used.
+
+What workers keep may be in files of rows beside it (``core/disk.py``). Then a checkpoint says which
+row is whose, and the digest of each; rows that a checkpoint refers to are not written again until
+that checkpoint is gone.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +28,12 @@ from torch import Tensor, nn
 
 from fednag.core.algorithm import News
 from fednag.core.digests import parsed
+from fednag.core.disk import Disk, OnDisk, ResiduesOnDisk, RowFile, RowLayout, row_files
 from fednag.core.files import sync, write_atomically
 from fednag.core.record import RoundFacts
 from fednag.core.state import Best, Flight, State
 from fednag.core.vectors import Vectors
+from fednag.data.partition import Drawn
 from fednag.errors import FednagError
 from fednag.runs.folder import Mark, RunFolder
 from fednag.simulate.run import Plan
@@ -35,7 +41,9 @@ from fednag.simulate.run import Plan
 Plain = tuple[str | None, str | None, str | None]
 """Why the plain loop trains the model, why it evaluates it, why workers are not stacked."""
 
-FORMAT = 2
+FORMAT = 3  # with rows in files of their own; without, the second
+PLAIN_FORMAT = 2
+ROWS = "rows."
 KEPT = 2
 WORKERS = "workers "  # no rule can give a vector that name
 COUNTS = (
@@ -57,6 +65,7 @@ SINCE: dict[str, Any] = {
     "rounds": (),
     "flying": (),
     "news": {},
+    "tiers": (),
 }
 TOLD = (
     "share", "steps", "staleness", "seconds", "bytes", "round", "iteration", "missed", "refused",
@@ -87,7 +96,11 @@ def identity(plan: Plan, exact_key: str) -> str:
     data = problem.dataset
     for tensor in (problem.initial, data.x, problem.y, data.test_x, problem.test_y):
         found.update(_bytes(tensor))
-    for held in plan.owned:
+    owned = plan.owned
+    if isinstance(owned, Drawn):
+        found.update(owned.described.encode())
+        owned = owned.members
+    for held in owned:
         found.update(len(held).to_bytes(8, "little"))
         found.update(np.ascontiguousarray(held).tobytes())
     return found.hexdigest()
@@ -104,16 +117,29 @@ def write(
 ) -> None:
     """Save the state after ``records`` records, then drop all but the newest checkpoints."""
     tensors = {f"server.{name}": vector for name, vector in state.server.items()}
-    tensors |= _stacked("memory", state.memories)
-    for (worker, place), held in state.residues.items():
+    rows = row_files([state.memories, state.residues])
+    residues = state.residues
+    if isinstance(residues, ResiduesOnDisk):
+        residues = residues.others
+    if not isinstance(state.memories, OnDisk):
+        tensors |= _stacked("memory", state.memories)
+    for name, version in rows.items():
+        version.file.sync()
+        tensors |= _rows(name, version)
+    for (worker, place), held in residues.items():
         tensors |= {f"residue.{worker}.{place}.{name}": vector for name, vector in held.items()}
     for flight in state.flying:  # those of one round were sent the same
         tensors |= {f"sent.{flight.round}.{n}": vector for n, vector in flight.sent.items()}
     tensors["starts"] = torch.from_numpy(state.starts)
     about: dict[str, Any] = {name: getattr(state, name) for name in (*COUNTS, *NUMBERS)}
     about["first_loss"] = state.first_loss if np.isfinite(state.first_loss) else None
-    about |= {"format": FORMAT, "owner": owner, "versions": dict(versions), "best": None}
-    about["seen"] = state.seen
+    about |= {
+        "format": FORMAT if rows else PLAIN_FORMAT,
+        "owner": owner,
+        "versions": dict(versions),
+        "best": None,
+    }
+    about["seen"], about["tiers"] = state.seen, state.tiers
     about |= {"refused": state.refused, "missed": state.missed, "control": state.control}
     about["rounds"] = [asdict(facts) for facts in state.rounds]
     about["news"] = {name: getattr(state.news, name) for name in TOLD}
@@ -125,6 +151,9 @@ def write(
         }
         for flight in state.flying
     ]
+    if rows:
+        layouts = {name: version.file.layout for name, version in rows.items()}
+        about["layouts"] = {name: held.vectors if held else () for name, held in layouts.items()}
     about["plain"] = plain
     about["ledger"] = ledger  # its head
     about["evaluated"] = state.record is not None
@@ -142,14 +171,19 @@ def write(
         folder.checkpoints.mkdir()
         sync(folder.path)
     content = save(tensors, metadata=header)
-    write_atomically(folder.checkpoints / f"{state.round:09}.safetensors", content)
+    file = folder.checkpoints / f"{state.round:09}.safetensors"
+    for version in rows.values():
+        version.file.pin(file.name, version.slots)
+    write_atomically(file, content)
     for old in folder.checkpoint_files()[KEPT:]:
         old.unlink()
+        for version in rows.values():
+            version.file.unpin(old.name)
 
 
 def remove(folder: RunFolder) -> None:
     """Drop the checkpoints of a run that is over."""
-    for file in folder.checkpoint_files():
+    for file in (*folder.checkpoint_files(), *folder.checkpoints.glob("*.rows")):
         file.unlink()
     if folder.checkpoints.is_dir() and not any(folder.checkpoints.iterdir()):
         folder.checkpoints.rmdir()
@@ -245,9 +279,25 @@ def _read(file: Path, folder: RunFolder, plan: Plan, owner: str) -> Checkpoint:
     if about["owner"] != owner:
         raise UnusableError("it belongs to another configuration or other data")
     mark = Mark(**about["records"])
+    disk = _disk(file.parent, about, tensors)
     if not folder.agrees(mark):
         raise UnusableError("records.jsonl is not the one it was saved with")
     state = _state(about, tensors, plan)
+    if disk is not None:
+        state = replace(
+            state,
+            memories=_version(disk, "memory", tensors),
+            residues=ResiduesOnDisk(
+                disk,
+                {
+                    int(name.removeprefix("residue.")): _version(disk, name, tensors)
+                    for name in disk.files
+                    if name.startswith("residue.")
+                },
+                state.residues,
+            ),
+        )
+        _pin(disk, folder)
     training, evaluation, alone = about.get("plain", (None, None, None))
     return Checkpoint(state, mark, about["versions"], (training, evaluation, alone))
 
@@ -280,6 +330,7 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         residues={key: Vectors(**named) for key, named in residues.items()},
         control=about["control"],
         seen=tuple(about["seen"]),
+        tiers=tuple((down, up) for down, up in about["tiers"]),
         flying=tuple(Flight(sent=bag(f"sent.{f['round']}."), **f) for f in about["flying"]),
         news=News(**{**first, **news}),
         rounds=() if about["evaluated"] else tuple(RoundFacts.of(each) for each in about["rounds"]),
@@ -290,6 +341,56 @@ def _state(about: dict[str, Any], tensors: dict[str, Tensor], plan: Plan) -> Sta
         missed=() if about["evaluated"] else tuple(about["missed"]),
         **numbers,
     )
+
+
+def _rows(name: str, version: OnDisk) -> dict[str, Tensor]:
+    """Which row of a file is whose, and the digests of those rows."""
+    workers = version.workers
+    if not len(workers):
+        return {}
+    slots = version.slots[workers]
+    found = {"workers": workers, "slots": slots, "digests": version.file.digests[slots]}
+    return {f"{ROWS}{name}.{part}": torch.from_numpy(array) for part, array in found.items()}
+
+
+def _disk(folder: Path, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Disk | None:
+    """The files of rows that a checkpoint refers to, each of whose rows is as it was."""
+    layouts = about.get("layouts")
+    if layouts is None:
+        return None
+    disk = Disk(folder)
+    for name, vectors in layouts.items():
+        if f"{ROWS}{name}.slots" not in tensors:  # nobody kept anything yet
+            disk.file(name)
+            continue
+        slots, digests = (tensors[f"{ROWS}{name}.{part}"].numpy() for part in ("slots", "digests"))
+        layout = RowLayout(tuple((n, kind, tuple(shape)) for n, kind, shape in vectors))
+        path = folder / f"{name}.rows"
+        try:
+            found = RowFile.existing(path, layout, slots, digests)
+        except OSError as error:
+            raise UnusableError(f"{path.name} cannot be read ({error.strerror})") from error
+        if found.damaged(slots):
+            raise UnusableError(f"{path.name} is damaged")
+        disk.files[name] = found
+    return disk
+
+
+def _version(disk: Disk, name: str, tensors: Mapping[str, Tensor]) -> OnDisk:
+    if f"{ROWS}{name}.slots" not in tensors:
+        return disk.file(name).empty()
+    workers, slots = (tensors[f"{ROWS}{name}.{part}"].numpy() for part in ("workers", "slots"))
+    whose = np.full(int(workers.max(initial=-1)) + 1, -1, dtype=np.int64)
+    whose[workers] = slots
+    return OnDisk(disk.files[name], whose)
+
+
+def _pin(disk: Disk, folder: RunFolder) -> None:
+    """Leave the rows that checkpoints refer to as they are, also the older one's."""
+    for file in folder.checkpoint_files():
+        for name, rows in disk.files.items():
+            with suppress(SafetensorError, OSError), safe_open(file, framework="pt") as opened:
+                rows.pin(file.name, opened.get_tensor(f"{ROWS}{name}.slots").numpy())
 
 
 def _stacked(prefix: str, memories: Mapping[int, Vectors]) -> dict[str, Tensor]:

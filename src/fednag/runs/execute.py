@@ -24,8 +24,9 @@ from fednag.config.keys import Key
 from fednag.config.own import own_anchor
 from fednag.core.aggregator import Aggregator
 from fednag.core.algorithm import BUFFERS
+from fednag.core.disk import Disk, ResiduesOnDisk
 from fednag.core.ending import Ending
-from fednag.core.files import os_errors, write_atomically
+from fednag.core.files import os_errors, sync, write_atomically
 from fednag.core.record import Record, expected_rounds
 from fednag.core.state import State
 from fednag.core.vectors import Vectors
@@ -224,7 +225,7 @@ class Execution:
         state = None
         saved = time.monotonic()
         try:
-            for state in simulate(self.plan, resumed, self.trainer):
+            for state in simulate(self.plan, resumed, self.trainer, self._disk(folder, resumed)):
                 if state.record is not None:
                     records.append(state.record)
                     if folder:
@@ -247,6 +248,18 @@ class Execution:
             raise
         assert state is not None
         return self._end(folder, state, records)
+
+    def _disk(self, folder: RunFolder | None, resumed: State | None) -> Disk | None:
+        """Where what workers keep is written; in a folder, beside its checkpoints."""
+        if not self.plan.on_disk or folder is None:
+            return None
+        held = resumed.residues if resumed else None
+        if isinstance(held, ResiduesOnDisk) and held.disk.folder == folder.checkpoints:
+            return held.disk
+        if not folder.checkpoints.is_dir():
+            folder.checkpoints.mkdir()
+            sync(folder.path)
+        return Disk(folder.checkpoints)
 
     def _count(self, folder: RunFolder | None, rounds: int) -> None:
         """Have rounds counted before they release noise that cannot be drawn again.
@@ -438,7 +451,7 @@ class Execution:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "parameters": len(self.plan.problem.initial),
             "workers": len(self.plan.owned),
-            "samples": int(sum(len(o) for o in self.plan.owned)),
+            "samples": int(self.plan.sizes.sum()),
             "test_samples": len(self.plan.problem.dataset.test_x),
             **_held(self.plan),
             "work": workload_facts(self.plan),

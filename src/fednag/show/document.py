@@ -26,7 +26,7 @@ from fednag.core.files import os_errors, write_atomically
 from fednag.core.keys import cohort
 from fednag.runs import frontier, paired
 from fednag.runs.frontier import amount
-from fednag.runs.labels import by_label, differing, distinguished
+from fednag.runs.labels import by_label, differing, distinguished, problem_of
 from fednag.runs.statistics import LEVEL, Row, Spread, average, ranked
 from fednag.runs.targets import Target, telling_target
 from fednag.runs.view import RunView
@@ -49,11 +49,12 @@ def document(
     title: str = "",
     overlays: Sequence[Track] = (),
     times: Sequence[Mapping[str, Any]] = (),
+    moments: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The page's data: sentence, ranking, charts, settings, how to run it again.
 
     ``overlays`` are more lines for the chart of the loss; ``times`` are tables of where devices'
-    time goes.
+    time goes; ``moments`` are timelines of devices, ``Timeline.as_data`` with a ``map`` perhaps.
     """
     views, notes = distinguished(views)
     asked = target or telling_target(views)
@@ -61,6 +62,7 @@ def document(
     drawn = {track.label: track for track in tracks_of(views)}
     # In the order of the ranking, so that table and legend read alike.
     tracks = {row.label: drawn[row.label] for row in rows}
+    places = {row.label: place for place, row in enumerate(rows)}
     named = dict.fromkeys(str(view.config.get("name", "")) for view in views)
     levels: dict[str, float] = {asked.measure: asked.value} if asked else {}
     charts = curve_specs(list(tracks.values()), levels, tests=True)
@@ -84,6 +86,7 @@ def document(
         "splits": _splits(views),
         "timeline": timelines(views),
         "times": [dict(row) for row in times],
+        "moments": sorted(map(dict, moments), key=lambda line: places.get(line["label"], 0)),
         "traffic": _traffic(views, rows),
         "bytes": _bytes(views, asked),
         "settings": _settings(views, list(tracks)),
@@ -588,8 +591,8 @@ def _setting(views: Sequence[RunView], rows: Sequence[Row]) -> str:
     methods = "" if len(rows) == 1 else f"Of {len(rows)} methods"
     seeds = "one seed" if most == 1 else f"{most} seeds"
     words = f"{methods} over {seeds}" if methods else f"Over {seeds}"
-    data, model = settings.get("data.name"), settings.get("model.name")
-    alike = all(s.settings.get("data.name") == data for s in views)
+    data, model = problem_of(settings)
+    alike = all(problem_of(view.settings)[0] == data for view in views)
     if data and model and alike:
         words += f" on {data} ({model}"
         if workers := settings.get("split.workers"):

@@ -37,7 +37,7 @@ from fednag.core.transform import Chain
 from fednag.core.vectors import Vector, Vectors, digest
 from fednag.problems.problem import Problem
 from fednag.simulate.private import PrivateBatch, no_data
-from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, replaced, stacked
+from fednag.simulate.steps import Carried, MiniBatch, recorded_steps, replaced, stacked
 
 Mask = NDArray[np.bool_]
 
@@ -82,6 +82,7 @@ class Engine(Executor):
         *,
         chunk: int,
         threads: int,
+        inner: int = 1,
         attackers: Forged | None = None,
     ) -> None:
         self.problem, self.scheme, self.draws = problem, scheme, draws
@@ -92,9 +93,9 @@ class Engine(Executor):
         self.first_memory = first_memory(scheme.algorithm, problem)
         # The mean over many workers keeps more digits than the vectors themselves.
         self.wide = torch.float32 if problem.device.type == "mps" else torch.float64
-        self._steps = [RecordedStep(stage, problem) for stage in scheme.stages]
+        self._steps = recorded_steps(scheme, problem)
         # Random draws are keyed by worker, and there is one generator for all threads.
-        self._pool = ThreadPool(1 if problem.gradients.plain else threads)
+        self._pool = ThreadPool(1 if problem.gradients.plain else threads, inner)
         aggregator = scheme.aggregator
         self._secure = aggregator if isinstance(aggregator, Secure) else None
         self._sums = None if problem.shares is None else self._sums_of_shares(problem.shares)
@@ -322,7 +323,7 @@ class Engine(Executor):
         for place, stage in enumerate(self.scheme.stages):
             if stage.asks:
                 continue
-            everyone = np.arange(len(self.owned))
+            everyone = np.arange(min(len(self.owned), self.chunk))
             sent = server.pick([*stage.down, *([BUFFERS] if BUFFERS in server else [])])
             steps = np.ones_like(everyone)
             asked = Exchange(stage, place, numbers, 0, sent, everyone, steps, starts)
@@ -403,8 +404,8 @@ class Engine(Executor):
         """For each worker of a group, whether all its vectors are finite."""
         found = np.ones(len(group), dtype=bool)
         for vector in (vector for bag in bags for vector in bag.values()):
-            # Most are: looking at all workers at once is the faster way to see it.
-            if not bool(vector.isfinite().all()):
+            # Most are, and one that is not makes the sum so: to add up is the faster way to see it.
+            if not bool(vector.sum().isfinite()):
                 found &= vector.isfinite().all(-1).cpu().numpy()
         return found
 
@@ -431,9 +432,9 @@ class Engine(Executor):
         index = np.zeros((steps, len(group), width), dtype=np.int64)
         weight = np.zeros((len(group), width))
         for row, (worker, positions) in enumerate(zip(group, drawn, strict=True)):
-            used = positions.shape[1]
-            index[:, row, :used] = self.owned[worker][positions]
-            index[:, row, used:] = self.owned[worker][0]
+            used, mine = positions.shape[1], self.owned[worker]
+            index[:, row, :used] = mine[positions]
+            index[:, row, used:] = mine[0]
             weight[row, :used] = 1 / used
         weights = self._tensor(weight).to(self.problem.dtype)
         padded = any(positions.shape[1] < width for positions in drawn)
@@ -469,11 +470,9 @@ class Engine(Executor):
                 index = np.empty((len(group), width), dtype=np.int64)
                 weight = np.zeros((len(group), width))
                 for row, worker in enumerate(group):
-                    block = self.owned[worker][first : first + width]
-                    index[row, : len(block)], index[row, len(block) :] = (
-                        block,
-                        self.owned[worker][0],
-                    )
+                    mine = self.owned[worker]
+                    block = mine[first : first + width]
+                    index[row, : len(block)], index[row, len(block) :] = block, mine[0]
                     total_share = self._total(int(worker))
                     weight[row, : len(block)] = 1 / total_share if total_share else 0.0
                 weights = self._tensor(weight).to(self.problem.dtype)

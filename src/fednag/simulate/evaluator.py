@@ -14,6 +14,7 @@ from torch import Tensor
 from fednag.compute.randomness import private_randomness
 from fednag.core.keys import SAMPLE, Indexes
 from fednag.core.vectors import Vector
+from fednag.data.partition import held_by, sizes_of
 from fednag.problems.metrics import Metric, measured
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Evaluator:
         self.problem = problem or engine.problem  # attackers may train on another
         self.seed, self.samples = seed, samples
         self.metrics = metrics or {}
-        self.train_index = self._evaluated(np.sort(np.concatenate(owned)), seed, samples)
+        self.train_index = self._evaluated(held_by(owned), seed, samples)
         problem = self.problem
         self.test_index = torch.arange(len(problem.test_x), device=problem.device)
 
@@ -91,7 +92,7 @@ class Evaluator:
             )(w, own)
             for mine, own in zip(self.owned, b, strict=True)
         ]
-        sizes = [len(mine) for mine in self.owned]
+        sizes = sizes_of(self.owned).tolist()
 
         def mean(values: list[float | None]) -> float | None:
             known = [

@@ -16,6 +16,7 @@ from fednag.aggregators import Secure
 from fednag.core.algorithm import BUFFERS, Algorithm
 from fednag.core.attack import attackers
 from fednag.core.controller import Setting
+from fednag.core.disk import Disk, in_memory
 from fednag.core.ending import Ending
 from fednag.core.executor import Executor
 from fednag.core.keys import Draws, Indexes
@@ -30,7 +31,7 @@ from fednag.problems.problem import Problem
 from fednag.simulate.engine import Engine, first_state, round_bytes
 from fednag.simulate.evaluator import Evaluator, Measures
 from fednag.simulate.secured import Secured
-from fednag.simulate.tiers import Edges, Tiered
+from fednag.simulate.tiers import Edges, tiered
 
 MOST_NAMED = 100  # workers refused or missed in a record; all are counted
 BLOWN_UP = 100  # a loss this many times the first one does not come back to anything useful
@@ -98,10 +99,13 @@ class Plan:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     chunk: int = 1
     threads: int = 1
+    inner: int = 1  # cores that each thread computes on
     deadline: float = inf  # seconds
     without: tuple[int, ...] = ()  # workers who take part in nothing
-    edges: Edges | None = None  # between workers and server; ``tau`` is then that of the server
+    # Between workers and server, tier by tier, the workers' first; ``tau`` is that of the server.
+    edges: tuple[Edges, ...] = ()
     ledger: bool = False  # whether rounds have entries for one
+    on_disk: bool = False  # whether what workers keep between rounds is in files, not in memory
     clock: Callable[[Executor], Executor] | None = None
     """Puts an executor on a clock; without one, everyone answers at once."""
     pace: NDArray[np.float64] | None = None  # seconds of each worker's iteration, on that clock
@@ -116,7 +120,7 @@ class Plan:
     @property
     def setting(self) -> Setting:
         """What is the same in all rounds, for the controller."""
-        sizes = np.array([len(owned) for owned in self.owned], dtype=np.int64)
+        sizes = self.sizes
         cohort = min(self.per_round or len(sizes), len(sizes))
         # To count is to try the transforms.
         counts = self.stop_bytes is not None or self.scheme.controller.needs_bytes
@@ -138,10 +142,18 @@ class Plan:
         return ceil(self.iterations / self.tau)
 
     @property
-    def owned(self) -> tuple[Indexes, ...]:
+    def owned(self) -> Sequence[Indexes]:
         """Each worker's samples; a centralised method has one worker with all of them."""
-        partition = self.partition.pooled() if self.algorithm.pooled else self.partition
-        return partition.workers
+        return self._dealt.workers
+
+    @property
+    def sizes(self) -> Indexes:
+        """How many samples each worker has."""
+        return self._dealt.sizes
+
+    @property
+    def _dealt(self) -> Partition:
+        return self.partition.pooled() if self.algorithm.pooled else self.partition
 
 
 def trained_on(plan: Plan) -> Problem:
@@ -191,13 +203,14 @@ class Local:
             draws,
             chunk=plan.chunk,
             threads=plan.threads,
+            inner=plan.inner,
             attackers=attackers(plan.scheme.attacks, plan.seed, len(plan.owned)),
         )
         executor: Executor = self.engine
         if isinstance(plan.scheme.aggregator, Secure):
             executor = Secured(self.engine, plan.scheme.aggregator)
         if plan.edges:
-            executor = Tiered(self.engine, plan.edges)
+            executor = tiered(self.engine, plan.edges, plan.setting)
         self.executor = plan.clock(executor) if plan.clock else executor
         self.evaluator = Evaluator(
             self.engine, plan.owned, plan.seed, plan.samples, plan.per_worker, plan.metrics,
@@ -239,17 +252,22 @@ class Local:
 
 
 def simulate(
-    plan: Plan, resumed: State | None = None, trainer: Trainer | None = None
+    plan: Plan,
+    resumed: State | None = None,
+    trainer: Trainer | None = None,
+    disk: Disk | None = None,
 ) -> Iterator[State]:
     """Run a plan; yields the state before training and after every round.
 
     From the state of an earlier run it goes on as that one would have, to the bit. Without a
-    ``trainer``, the workers' side is computed here.
+    ``trainer``, the workers' side is computed here. What workers keep goes to ``disk``, or to
+    temporary files, if the plan says so.
     """
-    sizes = [len(owned) for owned in plan.owned]
-    with trainer or Local(plan, Draws(plan.seed, sizes, plan.batch)) as present:
+    first = _housed(plan, begun(plan) if resumed is None else resumed, disk)
+    with trainer or Local(plan, Draws(plan.seed, plan.sizes, plan.batch)) as present:
         training = _Training(plan, present, plan.setting)
-        state = training.start() if resumed is None else training.restart(resumed)
+        state = training.start(first) if resumed is None else training.restart(first)
+        del first  # rows of states that nothing refers to are used again
         yield state
         while state.ended is None:
             state = training.advance(state)
@@ -265,6 +283,16 @@ def begun(plan: Plan) -> State:
     )
 
 
+def _housed(plan: Plan, state: State, disk: Disk | None) -> State:
+    """The state with what workers keep on the disk, or in memory, as the plan says."""
+    if not plan.on_disk:
+        kept = in_memory(state.memories), in_memory(state.residues)
+    else:
+        disk = disk or Disk()
+        kept = disk.memories(state.memories), disk.residues(state.residues)
+    return replace(state, memories=kept[0], residues=kept[1])
+
+
 class _Training:
     """Rounds, evaluations, the best model so far, when to stop."""
 
@@ -273,8 +301,8 @@ class _Training:
         self.loop = Loop(plan.scheme, setting, trainer.executor, plan.ledger)
         self.began = time.monotonic()
 
-    def start(self) -> State:
-        state = self._measure(begun(self.plan))
+    def start(self, state: State) -> State:
+        state = self._measure(state)
         if state.record is not None and state.record.loss is not None:
             state = replace(state, first_loss=state.record.loss)
         return self._ended(state)
@@ -356,6 +384,7 @@ class _Training:
             metrics=dict.fromkeys(found.metrics) if blown_up else found.metrics,
             rounds=state.rounds,
             epsilon=self._epsilon(state),
+            tiers=state.tiers,
         )
         state = replace(state, record=record, best=best, diverged=blown_up)
         return self._waited(state, record)

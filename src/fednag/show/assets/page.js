@@ -8,12 +8,13 @@
     diamond: "M0,-5L5,0L0,5L-5,0z", "triangle-down": "M0,4.5L4.3,-3.5H-4.3z", cross: "M-1.3,-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
   };
   let doc = JSON.parse(document.getElementById("data").textContent);
-  const state = { across: "iteration", hidden: new Set(), log: {}, worker: 0, split: 0, timeline: 0, fleet: 0, all: false };
+  const state = { across: "iteration", hidden: new Set(), log: {}, worker: 0, split: 0, timeline: 0, fleet: 0, all: false, moment: 0, from: 1, span: "5", at: 0, pace: "1" };
   // A bound far above all losses would press them into one line: it is drawn when asked for.
   const far = doc.overlays.filter((bound) => least(bound.columns.loss) > 3 * most(doc.tracks.flatMap((track) => track.columns.loss)));
   far.forEach(({ label }) => state.hidden.add(label));
   const DIRECT = 14;
   let redraws = [];
+  let playing = null;
 
   function least(values) { return values.reduce((a, v) => (v === null ? a : Math.min(a, v)), Infinity); }
   function most(values) { return values.reduce((a, v) => (v === null ? a : Math.max(a, v)), -Infinity); }
@@ -476,6 +477,212 @@
       el("details", { class: "noprint" }, el("summary", {}, "Values as a table"), el("div", { class: "values" }, el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)))));
   }
 
+  // What devices do when. What is in vain is paler; a line is the end of a round.
+  const DOING = { ...PART_COLOURS, waiting: "var(--wait)", away: "var(--away)", aggregation: "var(--soft)" };
+  const DOES = { compute: "computes", down: "receives", up: "sends", waiting: "waits", away: "is away", aggregation: "aggregates" };
+  function kindsKey(kinds) {
+    return el("ul", { class: "legend" }, ...kinds.map((kind) => {
+      const box = shape("svg", { width: 14, height: 14, class: "key", "aria-hidden": "true" });
+      box.append(shape("rect", { width: 14, height: 14, fill: DOING[kind] }));
+      return el("li", { class: "soft" }, box, ` ${DOES[kind]}`);
+    }));
+  }
+  const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+  function moments() {
+    if (!doc.moments.length) return null;
+    state.moment = Math.min(state.moment, doc.moments.length - 1);
+    const line = doc.moments[state.moment];
+    const count = line.ends.length - 1, last = line.first + count - 1;
+    const wide = state.span === "all" ? count : Math.min(count, Number(state.span));
+    const highest = last - wide + 1;
+    state.from = Math.max(line.first, Math.min(state.from, highest));
+    const plot = el("div", { class: "plot" });
+    const values = el("div", { class: "values" });
+    const says = el("output", { class: "soft", for: "from-round" });
+    const draw = () => {
+      const first = state.from - line.first, t0 = line.ends[first], t1 = line.ends[first + wide];
+      says.textContent = wide === 1 ? `round ${state.from}` : `rounds ${state.from} to ${state.from + wide - 1}`;
+      const here = line.spans.filter((span) => span[2] < t1 && span[3] > t0);
+      const busy = new Set(here.filter((span) => span[1] < 3 || line.workers[span[0]] < 0).map((span) => span[0]));
+      const all = [...new Set(here.map((span) => span[0]))].sort((a, b) => a - b);
+      const active = busy.size ? all.filter((row) => busy.has(row)) : all;
+      const rows = active.slice(0, 40);
+      const width = Math.max(280, plot.clientWidth), left = width < 500 ? 90 : 150, step = rows.length > 24 ? 15 : 20, top = 4;
+      const X = (t) => left + (Math.min(Math.max(t, t0), t1) - t0) / (t1 - t0 || 1) * (width - left - 12);
+      const bottom = top + rows.length * step;
+      const picture = shape("svg", { width, height: bottom + 40, role: "img", "data-chart": "moments", "aria-label": `what devices do from ${shown(t0, "seconds")} to ${shown(t1, "seconds")}; the table below has the seconds` });
+      rows.forEach((row, place) => picture.append(shape("text", { x: left - 8, y: top + place * step + step / 2 + 4, "text-anchor": "end" }, clip(line.rows[row], width < 500 ? 12 : 20))));
+      for (const [row, kind, start, end, number, lost] of here) {
+        const place = rows.indexOf(row);
+        if (place < 0) continue;
+        const name = line.kinds[kind];
+        const bar = shape("rect", { x: X(start).toFixed(2), y: top + place * step + 2, width: Math.max(0.3, X(end) - X(start)).toFixed(2), height: step - 5, fill: DOING[name], opacity: lost ? 0.35 : 1 });
+        bar.append(shape("title", {}, `${line.rows[row]}, round ${number}: ${DOES[name]} ${shown(end - start, "seconds")}${lost ? ", in vain" : ""}`));
+        picture.append(bar);
+      }
+      for (const end of line.ends.slice(first, first + wide + 1)) picture.append(shape("line", { x1: X(end), x2: X(end), y1: top, y2: bottom, stroke: "var(--ink)", "stroke-width": 0.8, opacity: wide > 60 ? 0.2 : 0.6 }));
+      for (const v of ticks(t0, t1, width < 500 ? 4 : 8)) picture.append(shape("text", { x: X(v), y: bottom + 15, "text-anchor": "middle" }, plain.format(v)));
+      picture.append(shape("text", { x: (left + width) / 2, y: bottom + 33, "text-anchor": "middle", class: "axis-title" }, "seconds on the fleet"));
+      plot.replaceChildren(picture);
+      const sums = rows.map((row) => line.kinds.map((_, k) => here.reduce((sum, span) => (span[0] === row && span[1] === k ? sum + Math.min(span[3], t1) - Math.max(span[2], t0) : sum), 0)));
+      const head = el("tr", {}, ...["device", ...line.kinds].map((t) => el("th", { scope: "col" }, t)));
+      values.replaceChildren(el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...rows.map((row, i) => el("tr", {}, el("th", { scope: "row" }, line.rows[row]), ...sums[i].map((v) => el("td", {}, shown(v, "seconds"))))))));
+      const hidden = all.length - active.length + line.idle, more = active.length - rows.length;
+      rest.textContent = [hidden ? `${hidden} more are away all the time.` : "", more ? `${more} more are not drawn.` : "", line.left_out ? `${line.left_out} workers are left out.` : ""].join(" ");
+    };
+    const rest = el("p", { class: "soft" });
+    redraws.push(draw);
+    const from = el("input", { type: "range", id: "from-round", "data-key": "from-round", min: line.first, max: highest, value: state.from, disabled: highest <= line.first,
+      on: { input: (event) => { state.from = Number(event.target.value); draw(); } } });
+    const spans = ["1", "3", "5", "10", "20", "50", "all"].filter((one) => one === "all" || Number(one) < count);
+    if (!spans.includes(state.span)) state.span = "all";
+    const wideChoice = el("select", { id: "span-choice", "data-key": "span-choice", on: { change: (event) => { state.span = event.target.value; render(); } } },
+      ...spans.map((one) => el("option", { value: one, selected: one === state.span }, one === "all" ? `all ${count}` : one)));
+    return section("moments", "Who does what, when", el("div", { class: "bar" },
+      chooser("moment-choice", "Run", doc.moments.map((one) => `${one.label}, seed ${one.seed}`), "moment"),
+      el("span", { class: "group" }, el("label", { for: "span-choice", class: "soft" }, "Rounds shown"), wideChoice),
+      el("span", { class: "group" }, el("label", { for: "from-round", class: "soft" }, "From"), from, says)),
+    kindsKey(line.kinds), plot, rest,
+    el("p", { class: "soft" }, "Paler: in vain, for the answer was late or its unit was left. Blank: not asked in that round. A line is the end of a round."),
+    el("details", { class: "noprint" }, el("summary", {}, "Seconds as a table"), values));
+  }
+
+  // The place of the last number in a sorted list that is not above a value.
+  function upTo(list, value, of = (one) => one) {
+    let low = 0, high = list.length;
+    while (low < high) { const middle = (low + high) >> 1; if (of(list[middle]) <= value) low = middle + 1; else high = middle; }
+    return low - 1;
+  }
+
+  function map() {
+    const line = doc.moments[state.moment];
+    const scene = line?.map;
+    if (playing) { cancelAnimationFrame(playing); playing = null; }
+    if (!scene) return null;
+    const [left, right, low, high] = scene.box;
+    const pad = 0.03 * Math.max(right - left, high - low) + 10;
+    const wide = right - left + 2 * pad, tall = high - low + 2 * pad;
+    const plot = el("div", { class: "plot" });
+    const says = el("p", { class: "soft", id: "map-says" });
+    // How long a look at all of it takes: half a minute, at the first of the paces.
+    const usual = Math.max(scene.until / 30, 1e-6);
+    const own = new Map(line.workers.map((worker, row) => [worker, line.spans.filter((span) => span[0] === row).sort((a, b) => a[2] - b[2])]));
+    let marks = [], links = [], heads = [], scale = 1;
+    const X = (x) => (x - left + pad) * scale, Y = (y) => (high - y + pad) * scale;
+    const moment = (t) => (scene.period ? t % scene.period : t);
+    function where(vehicle, t) {
+      const now = moment(t);
+      for (const piece of vehicle.pieces) {
+        if (now < piece[0][0] || now > piece[piece.length - 1][0]) continue;
+        const i = Math.min(upTo(piece, now, (point) => point[0]), piece.length - 2);
+        if (i < 0) return [piece[0][1], piece[0][2]];
+        const [a, b] = [piece[i], piece[i + 1]], part = b[0] > a[0] ? (now - a[0]) / (b[0] - a[0]) : 0;
+        return [a[1] + part * (b[1] - a[1]), a[2] + part * (b[2] - a[2])];
+      }
+      return null;
+    }
+    function served(vehicle, t) {
+      const now = moment(t), i = upTo(vehicle.contacts, now, (contact) => contact[0]);
+      return i >= 0 && now < vehicle.contacts[i][1] ? vehicle.contacts[i][2] : null;
+    }
+    function doing(vehicle, t) {
+      const spans = own.get(vehicle.worker) || [], i = upTo(spans, t, (span) => span[2]);
+      return i >= 0 && t < spans[i][3] ? spans[i] : null;
+    }
+    function base() {
+      const width = Math.max(260, plot.clientWidth);
+      scale = Math.min(width / wide, 560 / tall);
+      const picture = shape("svg", { width: wide * scale, height: tall * scale, role: "img", "data-chart": "map", "aria-label": "vehicles on a map; the line below says what they do" });
+      const roads = scene.roads.map((piece) => `M${piece.map(([x, y]) => `${X(x).toFixed(1)},${Y(y).toFixed(1)}`).join("L")}`).join("");
+      picture.append(shape("path", { d: roads || "M0,0", fill: "none", stroke: "var(--line)", "stroke-width": 2, "stroke-linejoin": "round" }));
+      heads = scene.units.map((unit) => {
+        const group = shape("g", {});
+        group.append(shape("circle", { cx: 0, cy: 0, r: unit.range * scale, fill: "var(--accent)", "fill-opacity": 0.07, stroke: "var(--accent)", "stroke-opacity": 0.5 }));
+        if (unit.half && unit.half < unit.range) group.append(shape("circle", { cx: 0, cy: 0, r: unit.half * scale, fill: "var(--accent)", "fill-opacity": 0.08 }));
+        if (unit.vehicle === undefined) {
+          group.append(shape("rect", { x: -5, y: -5, width: 10, height: 10, fill: "var(--accent)" }),
+            shape("text", { x: X(unit.x) < width * 0.6 ? 8 : -8, y: -7, "text-anchor": X(unit.x) < width * 0.6 ? "start" : "end", class: "level-label" }, clip(unit.name, width < 500 ? 12 : 24)));
+          group.setAttribute("transform", `translate(${X(unit.x).toFixed(1)} ${Y(unit.y).toFixed(1)})`);
+        }
+        picture.append(group);
+        return group;
+      });
+      links = scene.vehicles.map(() => { const link = shape("line", { "stroke-width": 1.4, visibility: "hidden" }); picture.append(link); return link; });
+      marks = scene.vehicles.map((vehicle) => {
+        const mark = shape("circle", { r: scene.vehicles.length > 80 ? 4 : 6, stroke: "var(--card)", "stroke-width": 1.2, "data-vehicle": vehicle.worker });
+        mark.append(shape("title", {}, vehicle.name));
+        picture.append(mark);
+        return mark;
+      });
+      plot.replaceChildren(picture);
+      show();
+    }
+    function show() {
+      const t = state.at, counts = {};
+      let connected = 0;
+      const places = scene.vehicles.map((vehicle) => where(vehicle, t));
+      scene.units.forEach((unit, i) => {
+        if (unit.vehicle === undefined) return;
+        const now = moment(t), here = places[unit.vehicle];
+        heads[i].setAttribute("visibility", here && now >= unit.start && now < unit.end ? "visible" : "hidden");
+        if (here) heads[i].setAttribute("transform", `translate(${X(here[0]).toFixed(1)} ${Y(here[1]).toFixed(1)})`);
+      });
+      scene.vehicles.forEach((vehicle, i) => {
+        const here = places[i], unit = served(vehicle, t), span = doing(vehicle, t);
+        const kind = span ? line.kinds[span[1]] : unit === null ? "away" : "waiting";
+        counts[kind] = (counts[kind] || 0) + 1;
+        marks[i].setAttribute("visibility", here ? "visible" : "hidden");
+        links[i].setAttribute("visibility", here && unit !== null ? "visible" : "hidden");
+        if (!here) return;
+        const x = X(here[0]).toFixed(1), y = Y(here[1]).toFixed(1);
+        marks[i].setAttribute("cx", x);
+        marks[i].setAttribute("cy", y);
+        marks[i].setAttribute("fill", DOING[kind]);
+        marks[i].setAttribute("stroke", kind === "away" || kind === "waiting" ? "var(--soft)" : "var(--card)");
+        marks[i].firstChild.textContent = `${vehicle.name}: ${DOES[kind]}`;
+        if (unit === null) return;
+        connected += 1;
+        const of = scene.units[unit], to = of.vehicle === undefined ? [of.x, of.y] : places[of.vehicle];
+        if (!to) { links[i].setAttribute("visibility", "hidden"); return; }
+        const moves = kind === "down" || kind === "up";
+        for (const [name, value] of Object.entries({ x1: x, y1: y, x2: X(to[0]).toFixed(1), y2: Y(to[1]).toFixed(1), stroke: moves ? DOING[kind] : "var(--soft)", "stroke-width": moves ? 2.4 : 1, "stroke-dasharray": moves ? "none" : "2 3", opacity: moves ? 1 : 0.7 })) links[i].setAttribute(name, value);
+      });
+      const round = Math.min(Math.max(0, upTo(line.ends, t)) + line.first, line.first + line.ends.length - 2);
+      const score = upTo(line.scores, t, (one) => one[0]);
+      const does = line.kinds.filter((kind) => counts[kind]).map((kind) => `${counts[kind]} ${{ compute: "compute", down: "receive", up: "send", waiting: "wait", away: "away" }[kind]}`);
+      says.textContent = [`${t.toFixed(scene.until < 20 ? 2 : 1)} s`, `round ${round}`, score >= 0 ? `accuracy ${shown(line.scores[score][1], "percent")}` : "", `${connected} of ${scene.vehicles.length} vehicles connected`, does.join(", ")].filter(Boolean).join(" · ");
+      scrub.value = t;
+      scrub.setAttribute("aria-valuetext", says.textContent);
+    }
+    const button = el("button", { type: "button", id: "play", "data-key": "play", "aria-pressed": "false", on: { click: () => (playing ? stop() : start()) } }, "Play");
+    function stop() { if (playing) cancelAnimationFrame(playing); playing = null; button.textContent = "Play"; button.setAttribute("aria-pressed", "false"); }
+    function start() {
+      if (state.at >= scene.until) state.at = 0;
+      button.textContent = "Pause";
+      button.setAttribute("aria-pressed", "true");
+      let before = null;
+      const tick = (now) => {
+        if (before !== null) state.at = Math.min(scene.until, state.at + (now - before) / 1000 * usual * Number(state.pace));
+        before = now;
+        show();
+        if (state.at >= scene.until) stop(); else playing = requestAnimationFrame(tick);
+      };
+      playing = requestAnimationFrame(tick);
+    }
+    const scrub = el("input", { type: "range", id: "scrub", "data-key": "scrub", class: "long", min: 0, max: scene.until, step: scene.until / 2000, value: state.at, "aria-label": "moment", on: { input: (event) => { state.at = Number(event.target.value); show(); } } });
+    state.at = Math.min(state.at, scene.until);
+    const paces = [["0.1", "a tenth"], ["0.3", "a third"], ["1", "usual"], ["3", "three times"]];
+    const pace = el("select", { id: "pace", "data-key": "pace", on: { change: (event) => { state.pace = event.target.value; } } }, ...paces.map(([value, name]) => el("option", { value, selected: value === state.pace }, name)));
+    redraws.push(base);
+    const more = scene.left_out ? ` ${scene.left_out} more vehicles are not drawn.` : "";
+    return section("map", "Vehicles on the map", el("div", { class: "bar noprint" },
+      chooser("map-choice", "Run", doc.moments.map((one) => `${one.label}, seed ${one.seed}`), "moment"), button, scrub,
+      el("span", { class: "group" }, el("label", { for: "pace", class: "soft" }, "Pace"), pace)),
+    kindsKey(line.kinds.filter((kind) => kind !== "aggregation")), says, plot,
+    el("p", { class: "soft" }, `Circles are what units reach, darker where they have half of their best rate; a dotted line is a connection, a full one a transfer. Metres are drawn alike both ways.${more}`));
+  }
+
   function settings() {
     const { labels, rows } = doc.settings;
     if (!rows.length) return null;
@@ -523,7 +730,7 @@
     document.getElementById("kind").textContent = doc.live ? "live" : "report";
     const notes = doc.notes.map((text) => el("p", { class: "notice" }, text));
     const empty = !doc.methods.length;
-    main.replaceChildren(...[el("p", { class: "lead", id: "lead" }, doc.sentence), ...notes, ...(empty ? [] : [ranking(), paired(), doc.charts.length ? curves() : null, workers(), splits(), timeline(), sent(), traffic(), times(), settings(), runs()])].filter(Boolean));
+    main.replaceChildren(...[el("p", { class: "lead", id: "lead" }, doc.sentence), ...notes, ...(empty ? [] : [ranking(), paired(), doc.charts.length ? curves() : null, workers(), splits(), timeline(), sent(), traffic(), times(), moments(), map(), settings(), runs()])].filter(Boolean));
     redraws.forEach((draw) => draw());
     [...main.querySelectorAll("details")].forEach((node, i) => { if (opened[i]) node.open = true; });
     [...main.querySelectorAll(".scroll, .values")].forEach((node, i) => { if (places[i]) [node.scrollLeft, node.scrollTop] = places[i]; });
