@@ -72,6 +72,19 @@ class Making:
 
 
 @dataclass(frozen=True)
+class Placing:
+    """Where several runs are done."""
+
+    on: Annotated[
+        str | None,
+        typer.Option("--on", help="Machines that do the runs: ray, ray=ADDRESS or slurm."),
+    ] = None
+    script: Annotated[
+        Path | None, typer.Option("--script", help="With --on slurm: where its script is written.")
+    ] = None
+
+
+@dataclass(frozen=True)
 class Telling:
     """What is printed of runs: while they are made, and of what came of them."""
 
