@@ -7,16 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-import fednag
-from fednag import FednagError, api
+from fednag import FedNAG, FednagError, api
 from fednag.cluster import OnRay, OnSlurm, place
 from fednag.cluster.tasks import STOP, do, write_tasks
-from fednag.config import parse
+from fednag.config import Experiment, parse
+from fednag.core.algorithm import Algorithm
 from fednag.runs.build import Builder
 from fednag.runs.folder import RunFolder
 
@@ -34,10 +35,8 @@ SHORT = FILE.replace("ITERATIONS", "20")
 GRID = ["--grid", "training.batch=4,8", "--seeds", "0,1", "--quiet"]
 
 
-def experiments(text: str = SHORT) -> list[tuple[str, fednag.config.Experiment, None]]:  # type: ignore[name-defined]
-    import tomllib
-
-    return api.grid(tomllib.loads(text), {"training.batch": [4, 8]}, [0], "far")  # type: ignore[return-value]
+def experiments() -> list[tuple[str, Experiment, Algorithm | None]]:
+    return api.grid(tomllib.loads(SHORT), {"training.batch": [4, 8]}, [0], "far")
 
 
 def losses(folder: Path) -> dict[str, list[float | None]]:
@@ -53,7 +52,7 @@ def test_places_are_named_in_one_way() -> None:
     assert place("ray://head:10001") == OnRay("ray://head:10001")
     assert place("slurm", Path("x")) == OnSlurm(Path("x"))
     for text, script in (("rays", None), ("ray=", None), ("slurm", None), ("ray", Path("x"))):
-        with pytest.raises(FednagError, match="--on|--script"):
+        with pytest.raises(FednagError, match=r"--on|--script"):
             place(text, script)
 
 
@@ -80,12 +79,9 @@ def test_a_task_that_fails_says_so(tmp_path: Path) -> None:
     assert do(task.folder) == 2
     assert task.outcome is not None
     assert "install the same everywhere" in task.outcome["error"]["sentence"]
-    assert do(tmp_path / "nowhere") != 0 or True
 
 
 def test_python_objects_stay_here(tmp_path: Path) -> None:
-    from fednag import FedNAG
-
     (label, experiment, _), *_ = experiments()
     with pytest.raises(FednagError, match="do not travel"):
         write_tasks(tmp_path / "t", [(label, experiment, FedNAG())], tmp_path, False, Builder())
@@ -104,9 +100,8 @@ def test_own_files_travel_with_their_task(tmp_path: Path) -> None:
 
 
 def test_slurm_gets_a_script_whose_tasks_do_the_runs(tmp_path: Path) -> None:
-    """The script's own command, as an array of Slurm's would start it; then the results are read."""
+    """The script's own command, as an array of Slurm's starts it; then the results are read."""
     (tmp_path / "far.toml").write_text(SHORT)
-    (tmp_path / "here.toml").write_text(SHORT)
     words = [*FEDNAG, "sweep", "far.toml", *GRID[:2], "--quiet"]
     made = subprocess.run(
         [*words, "--on", "slurm", "--script", "jobs"], cwd=tmp_path, capture_output=True, text=True

@@ -71,6 +71,11 @@ class Making:
     ] = False
 
 
+On = Annotated[
+    str | None, typer.Option("--on", help="Machines that do the runs: ray or ray=ADDRESS.")
+]
+
+
 @dataclass(frozen=True)
 class Placing:
     """Where several runs are done."""

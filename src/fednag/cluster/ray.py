@@ -61,6 +61,15 @@ def place(text: str | None, script: Path | None = None) -> OnRay | OnSlurm | Non
     return OnRay(address or None)
 
 
+def cluster_at(text: str | None) -> OnRay | None:
+    """The same for commands that go by what runs find, and so cannot leave them to Slurm."""
+    if text == "slurm":
+        raise FednagError("--on", "slurm goes with sweep and compare alone", "use ray", given=text)
+    found = place(text)
+    assert not isinstance(found, OnSlurm)
+    return found
+
+
 @dataclass
 class OnRay:
     """Has runs done on a Ray cluster; without an address, on processes of this machine."""
