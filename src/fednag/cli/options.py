@@ -72,7 +72,10 @@ class Making:
 
 
 On = Annotated[
-    str | None, typer.Option("--on", help="Machines that do the runs: ray or ray=ADDRESS.")
+    str | None,
+    typer.Option(
+        "--on", help="Machines that do the runs: ray or ray=ADDRESS; for sweep, compare: slurm."
+    ),
 ]
 
 
@@ -80,10 +83,7 @@ On = Annotated[
 class Placing:
     """Where several runs are done."""
 
-    on: Annotated[
-        str | None,
-        typer.Option("--on", help="Machines that do the runs: ray, ray=ADDRESS or slurm."),
-    ] = None
+    on: On = None
     script: Annotated[
         Path | None, typer.Option("--script", help="With --on slurm: where its script is written.")
     ] = None
