@@ -38,7 +38,8 @@ from fednag.runs.interrupts import Interrupted, Watch
 
 RETRIES = 20  # of a task whose machine is lost
 PAUSE = 0.3  # seconds between two looks at the files
-LAST_WORDS = 300  # characters of what Ray said at last
+LAST_WORDS = 300  # characters of what went wrong
+SAYS = "fednag: "  # begins what the driver says; the rest of its output is Ray's own
 
 
 def place(text: str | None, script: Path | None = None) -> OnRay | OnSlurm | None:
@@ -206,7 +207,7 @@ def drive(root: Path, address: str | None) -> int:
     try:
         ray.init(**given)
     except Exception as error:
-        print(f"it cannot be reached: {error}")
+        print(f"{SAYS}it cannot be reached: {_short(error)}")
         return 1
     tasks = sorted(folder for folder in root.iterdir() if folder.is_dir())
     remote = ray.remote(max_retries=RETRIES, scheduling_strategy="SPREAD")(_task)
@@ -220,7 +221,7 @@ def drive(root: Path, address: str | None) -> int:
             try:
                 ray.get(one)
             except Exception as error:
-                print(f"{type(error).__name__}: {error}")
+                print(f"{SAYS}{type(error).__name__}: {_short(error)}", flush=True)
     ray.shutdown()
     return 0
 
@@ -229,6 +230,11 @@ def _task(folder: str) -> int:
     return do(Path(folder))
 
 
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:LAST_WORDS]
+
+
 def _last_line(text: str) -> str:
-    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    return lines[-1][:LAST_WORDS] if lines else ""
+    """What the driver said at last."""
+    lines = [line for line in text.splitlines() if line.startswith(SAYS)]
+    return lines[-1].removeprefix(SAYS) if lines else ""
