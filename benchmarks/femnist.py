@@ -63,16 +63,18 @@ def main() -> None:
     states = simulate(plan)
     next(states)
     next(states)
-    seconds = []
+    seconds, spent = [], time.process_time()
     for _ in range(rounds):
         began = time.perf_counter()
         next(states)
         seconds.append(time.perf_counter() - began)
+    spent = (time.process_time() - spent) / rounds
     load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
     print(f"{len(problem.initial):,} parameters, chunk {choice.chunk}, {choice.threads} threads")
     print(f"load {load} at the end; {rounds} rounds in {sum(seconds):.1f} s")
     for what, each in (("mean", sum(seconds) / rounds), ("median", median(seconds))):
         print(f"{what} {each:.3f} s a round: {ROUNDS} rounds would take {_clock(each * ROUNDS)}")
+    print(f"{spent:.3f} processor seconds a round: {_clock(spent * ROUNDS)} of one processor")
     print(f"best {min(seconds):.3f} s a round: {_clock(min(seconds) * ROUNDS)}")
 
 
