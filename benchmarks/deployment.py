@@ -2,6 +2,7 @@
 
     python benchmarks/deployment.py parity     every method, 3 silos over HTTP, beside the simulator
     python benchmarks/deployment.py faults     silos and server killed, hung, cut off, lying
+    python benchmarks/deployment.py rounds     seconds a round, beside plain Flower's
 
 Prints a table in Markdown; the figures in docs/deployment.md are such tables. Each takes a quarter
 of an hour, more on a busy machine: waits are generous, and only a silo that is held or cut off
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +245,115 @@ def faults(tls: bool, only: str, deadline: float) -> None:
         trials.over = True
 
 
+PLAIN = {
+    "pyproject.toml": """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "plain"
+version = "1.0.0"
+description = "Flower alone"
+license = "Apache-2.0"
+dependencies = []
+[tool.hatch.build.targets.wheel]
+packages = ["plain"]
+[tool.flwr.app]
+publisher = "plain"
+[tool.flwr.app.components]
+serverapp = "plain.server:app"
+clientapp = "plain.client:app"
+[tool.flwr.app.config]
+rounds = 6
+""",
+    "plain/__init__.py": "",
+    "plain/client.py": """
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    arrays = [a + 1 for a in message.content["arrays"].to_numpy_ndarrays()]
+    content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
+    return Message(RecordDict(content), reply_to=message)
+""",
+    "plain/server.py": """
+import json, os, time
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+app = ServerApp()
+
+
+def note(**facts):
+    with open(os.environ["FEDNAG_JOURNAL"], "a") as file:
+        file.write(json.dumps(facts) + "\\n")
+
+
+@app.main()
+def main(grid, context):
+    def evaluate(number, arrays):
+        note(said=f"{number} {time.monotonic()}")
+        return MetricRecord({"number": number})
+
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
+    first = ArrayRecord([np.zeros(650, np.float32)])
+    rounds = context.run_config["rounds"]
+    strategy.start(grid, first, num_rounds=rounds, evaluate_fn=evaluate)
+    note(finished="plain")
+""",
+}
+
+
+def rounds(pairs: int, tls: bool) -> None:
+    """Turn by turn, so that whatever else the machine does meets both."""
+    own, plain, both = list[float](), list[float](), 8
+    for _ in range(pairs):
+        plain += _plain(both, tls)
+        own += _own(both, tls)
+        say(f"plain {plain[-1]:.1f} s, fednag {own[-1]:.1f} s")
+    print("| who | seconds a round: median | least | most |")
+    print("| --- | --- | --- | --- |")
+    for name, found in (("plain Flower, a numpy vector plus 1", plain), ("fednag", own)):
+        middle = sorted(found)[len(found) // 2]
+        print(f"| {name} | {middle:.1f} | {min(found):.1f} | {max(found):.1f} |")
+    ratio = sorted(own)[len(own) // 2] / sorted(plain)[len(plain) // 2]
+    print(f"{pairs} turns of {both} rounds; fednag takes {ratio:.2f} times as long as plain Flower")
+
+
+def _plain(number: int, tls: bool) -> list[float]:
+    """Seconds of each round but the first, in which silos connect."""
+    with tempfile.TemporaryDirectory() as place, federation(0, tls) as running:
+        for silo in range(3):
+            if tls:
+                running.register(silo)
+            running.start_node(silo, program=["flower-supernode"])
+        for path, content in PLAIN.items():
+            file = Path(place, "app", path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        said: list[str] = []
+        running.run(Path(place, "app"), said.append, f"rounds={number}")
+        ends = [float(line.split()[1]) for line in said]
+        return [b - a for a, b in pairwise(ends[1:])]
+
+
+def _own(number: int, tls: bool) -> list[float]:
+    raw = {"name": "rounds", "data": {"name": "digits"}, "model": {"name": "logistic"}}
+    raw |= {"split": {"workers": 3}, "training": {"tau": 20, "iterations": 20 * number}}
+    with tempfile.TemporaryDirectory() as place, federation(3, tls) as running:
+        tables = run_config(parse(raw), {"out": place, "bind": "silo" if tls else ""})
+        folder = running.submit(tables, lambda line: None)
+        ends = [record.seconds for record in RunFolder(folder).records()]
+        return [b - a for a, b in pairwise(ends[1:])]
+
+
 def _lie(trials: Trials, lie: str, run: Submitted) -> None:
     run.after(1)
     trials.lie.write_text(lie)
@@ -289,16 +400,19 @@ def _cut(trials: Trials, run: Submitted) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["parity", "faults"])
+    parser.add_argument("what", choices=["parity", "faults", "rounds"])
     parser.add_argument("--methods", default=",".join(FEDERATED))
     parser.add_argument(
         "--only", default="", help="faults: those with one of these words, e.g. killed,cut"
     )
     parser.add_argument("--deadline", type=float, default=90.0, help="faults: seconds (90)")
+    parser.add_argument("--turns", type=int, default=2, help="rounds: turns of each (2)")
     parser.add_argument("--no-tls", action="store_true")
     given = parser.parse_args()
     with suppress(KeyboardInterrupt):
-        if given.what == "parity":
+        if given.what == "rounds":
+            rounds(given.turns, not given.no_tls)
+        elif given.what == "parity":
             parity(given.methods.split(","), not given.no_tls)
         else:
             faults(not given.no_tls, given.only, given.deadline)

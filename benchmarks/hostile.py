@@ -1,6 +1,7 @@
 """Silos that misbehave, for benchmarks/deployment.py: each is a data-function of a silo's own.
 
-A silo's operator may run what he likes on his machine, so these change what the silo answers.
+A silo's operator may run what he likes on his machine, so these change what the silo answers. Each
+is called once in a run and a trainer, so what changes while a run goes on is looked up when asked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from fednag.core.vectors import Vectors
-from fednag.flower import client
+from fednag.flower import handlers
 from fednag.flower.protocol import pack
 
 SHAPE, CLASSES = (16,), 4
@@ -29,20 +30,25 @@ def honest(node_config: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hanging(node_config: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Stops while a certain file is there, and says in another that it has."""
-    switch = Path(str(node_config["switch"]))
-    while switch.exists():
-        switch.with_suffix(".noticed").touch()
-        time.sleep(0.1)
+    """Stops in training while a certain file is there, and says in another that it has."""
+    switch, trained = Path(str(node_config["switch"])), handlers.Silo.exchange
+
+    def exchange(*given: Any) -> Any:
+        while switch.exists():
+            switch.with_suffix(".noticed").touch()
+            time.sleep(0.1)
+        return trained(*given)
+
+    handlers.Silo.exchange = exchange
     return honest(node_config)
 
 
 def lying(node_config: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Answers of training, and of nothing else, are changed as the file ``lie`` says."""
-    lie = Path(str(node_config["lie"])).read_text().strip()
-    truth = client.answer
+    truth = handlers.answer
 
     def answer(to: Any, about: Any, vectors: Any = None, metrics: Any = None) -> Any:
+        lie = Path(str(node_config["lie"])).read_text().strip()
         if to.metadata.message_type != "train" or lie == "none":
             return truth(to, about, vectors, metrics)
         if lie == "nan":
@@ -55,5 +61,5 @@ def lying(node_config: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
             about = {**about, "samples": 10**12}
         return truth(to, about, vectors, metrics)
 
-    client.answer = answer
+    handlers.answer = answer
     return honest(node_config)

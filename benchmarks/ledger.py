@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from fednag.config import parse
-from fednag.flower.client import app
+from fednag.flower.handlers import app
 from fednag.flower.inprocess import InProcessGrid
 from fednag.flower.local import federation
 from fednag.flower.project import flat, run_config

@@ -10,10 +10,10 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-import fednag.flower.client as client_module
+import fednag.flower.handlers as client_module
 from fednag.api import run_all
 from fednag.core.vectors import Vector, ravel
-from fednag.flower.client import app
+from fednag.flower.handlers import app
 from fednag.flower.inprocess import Fault, InProcessGrid
 from fednag.flower.protocol import ARRAYS, CONFIG
 from fednag.flower.server import serve

@@ -9,6 +9,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-SHELL = re.findall(r"```sh\n(.*?)```", README, re.S)
-COMMANDS = [
-    line.strip() for block in SHELL for line in block.splitlines() if line.startswith("fednag ")
-]
 
 
 @pytest.fixture(scope="module")
@@ -30,53 +27,99 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_readme_commands_run(
-    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In their order: `show` needs the runs of those before it."""
+def ran(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from fednag.cli import main
 
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0, command
+
+
+def likeness(line: str) -> str:
+    """A line of output without its numbers, which differ by machine in their last digits."""
+    return re.sub(r"[-+]?[\d.,]+(?:e[-+]?\d+)?|[\s─━│┃]+", " ", line).strip()
+
+
+def unlike(shown: str, printed: str) -> list[str]:
+    """Lines that a page shows and the command did not print."""
+    there = {" ".join(likeness(line).split()) for line in printed.splitlines()}
+    lines = [line for line in shown.splitlines() if line.strip() not in ("", "…")]
+    return [line for line in lines if " ".join(likeness(line).split()) not in there]
+
+
+def steps_of(text: str) -> list[tuple[str, str]]:
+    """(kind, content) of a page's blocks: sh and python are run, text is what they print."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M)
+
+
+def play(page: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], str]) -> int:
+    """Do what the page says, in the working directory, and compare what it shows; how many steps.
+
+    A file whose first line is a comment with its name, such as ``# net.py``, is written there.
+    """
+    printed, done = "", 0
+    for kind, content in steps_of(page.read_text()):
+        named = re.match(r"# ([\w-]+\.(?:py|toml))\n", content)
+        if named:
+            Path(named[1]).write_text(content)
+        elif kind == "sh":
+            printed = ""
+            for line in content.splitlines():
+                command = line.partition("  #")[0].strip()
+                if command.startswith("fednag "):
+                    ran(command, monkeypatch)
+                elif command.startswith("python "):
+                    runpy.run_path(command.split()[1], run_name="__main__")
+                else:
+                    continue
+                done += 1
+                printed += read()
+                assert printed.strip(), command
+        elif kind == "python":
+            Path("block.py").write_text(content)
+            runpy.run_path("block.py")
+            done += 1
+            printed = read()
+        elif not kind:  # a command that a test of documents cannot run
+            printed = ""
+        elif kind == "text" and printed:
+            assert not unlike(content, printed), page.name
+    return done
+
+
+def test_readme_commands_print_what_is_shown(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In their order: `time` needs the runs of the command before it."""
     monkeypatch.chdir(desk)
-    assert len(COMMANDS) >= 8
-    for command in COMMANDS:
-        monkeypatch.setattr(sys, "argv", shlex.split(command))
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert stopped.value.code == 0, command
-        assert capsys.readouterr().out.strip(), command
+    assert play(ROOT / "README.md", monkeypatch, lambda: capsys.readouterr().out) >= 4
 
 
 PAGES = [
-    page
-    for page in [
-        *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "secure-aggregation")),
-        *sorted((ROOT / "docs" / "how-to").glob("*.md")),
-    ]
+    ROOT / "docs" / "secure-aggregation.md",
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+]
+LONG = {"phones", "own-model-and-data", "command-line", "tune"}  # more than ten seconds each
+SHOWN = [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in LONG else [])
+    for page in PAGES
     if re.search(r"```(sh|python)\n", page.read_text())
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", SHOWN)
 def test_what_pages_show_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fednag.cli import main
-
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
-    text = page.read_text()
-    commands = [
-        line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()
-    ]
-    for command in commands:
-        monkeypatch.setattr(sys, "argv", shlex.split(command))
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert stopped.value.code == 0, command
-    for block in re.findall(r"```python\n(.*?)```", text, re.S):
-        (tmp_path / "block.py").write_text(block)
-        runpy.run_path(str(tmp_path / "block.py"))
-    assert capsys.readouterr().out.strip()
+    monkeypatch.syspath_prepend(str(tmp_path))  # a page may import the file it has written
+    try:
+        assert play(page, monkeypatch, lambda: capsys.readouterr().out)
+    finally:
+        sys.modules.pop("net", None)
 
 
 def test_own_data_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,13 +296,17 @@ def test_examples_run(script: str, expected: str, capsys: pytest.CaptureFixture[
     assert expected in capsys.readouterr().out
 
 
-def test_readme_lists_every_method_and_only_real_files() -> None:
+def test_readme_links_only_real_files() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_what_every_method_does_is_told() -> None:
     from fednag import ALGORITHMS
 
-    for name in ALGORITHMS:
-        assert f"`{name}`" in README, name
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+    table = section_of("methods.md", "What each does")
+    told = {name for line in table.splitlines() for name in re.findall(r"`([\w-]+)`", line[:60])}
+    assert set(ALGORITHMS) <= told
 
 
 def test_the_page_of_methods_is_true() -> None:
@@ -351,7 +398,13 @@ GIVEN_BY = {
         "TimedRun": "read_run",
         "Timeline": "timeline",
     },
-    "fednag.planning": {"Advice": "plan", "Point": "plan"},
+    "fednag.planning": {
+        "Advice": "plan",
+        "Candidate": "candidates",
+        "Choice": "advise",
+        "Point": "plan",
+        "Surety": "plan",
+    },
     "fednag.frontier": {"Candidate": "candidates", "Frontier": "frontier"},
     "fednag.decide": {"Decision": "decide", "Pair": "decide"},
     "fednag.tuning": {"Trial": "tune", "Tuned": "tune", "Tuning": "tune"},

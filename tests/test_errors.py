@@ -207,7 +207,8 @@ def test_what_users_see() -> None:
         run(metrics={"mine": 3}): "metrics: mine is not a function of outputs and targets; give "
         "one, or the name of a metric",
         run(clock={"fleet": "lann"}): "lann: no such fleet (did you mean lan?); give a file, or one"
-        " of highway, lan, paper-edge, phones, silos-wan, sumo-town, vehicles",
+        " of highway, lan, mobile-bandwidth, paper-edge, phones, silos-wan, sumo-town, "
+        "three-tier, vehicles",
         data([], []): "data: it is empty; give at least one sample",
     }
     for call, sentence in sentences.items():

@@ -179,7 +179,7 @@ def third_silo(node_config: dict[str, Any]) -> Any:
 
 
 def fleet_app() -> Any:
-    from fednag.flower.client import app
+    from fednag.flower.handlers import app
 
     return app
 
@@ -904,8 +904,9 @@ def test_a_silo_refuses_what_it_should_not_be_asked(
     deployment = read_run_config(config)
     grid = grid_of(config, [0], None, **{"memory-folder": str(tmp_path / "memory")})
     silo = Silo(deployment, {"partition-id": 0})
-    about = {"protocol": 2, "digest": deployment.digest, "silo": 0, "round": 1, "start": 0}
+    about = {"digest": deployment.digest, "silo": 0, "round": 1, "start": 0}
     about |= {
+        "protocol": protocol.PROTOCOL,
         "stage": 0,
         "steps": 3,
         "accepted": 0,

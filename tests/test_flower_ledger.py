@@ -15,8 +15,8 @@ pytest.importorskip("flwr")
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from flwr.app import Array, Message, RecordDict
 
-import fednag.flower.client as client_module
 import fednag.flower.fleet as fleet_module
+import fednag.flower.handlers as client_module
 import fednag.flower.membership as membership_module
 from commands import Caller
 from fednag import FednagError

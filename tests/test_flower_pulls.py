@@ -227,9 +227,17 @@ class Spoiling(Link):
         return b"nonsense" if (node, kind) == (1001, "train") else content
 
 
+class Swelling(Link):
+    """Silo 2's updates are longer than any may be."""
+
+    def sent(self, node: int, kind: str, content: bytes) -> bytes:
+        return content + bytes(2000) if (node, kind) == (1001, "train") else content
+
+
 @pytest.mark.parametrize(
     ("link", "why"),
     [
+        (Swelling, "bytes that are allowed"),
         (Shredding, "pieces, and 500 are allowed"),
         (Spoiling, "its answer cannot be read ("),
     ],
@@ -238,6 +246,7 @@ def test_a_reply_that_cannot_be_read_is_refused_by_name(
     link: type[Link], why: str, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulls_module, "PIECES", 500)
+    monkeypatch.setattr(pulls_module, "ROOM", -14_000)  # so that an honest answer just fits
     run, _, _ = played(tmp_path, clock, lambda node, kind, place: 0.0, link)
     refused = lines(run, "refused")
     assert [(number, silo) for number, silo, _ in refused] == [(1, 2), (2, 2)]

@@ -17,8 +17,8 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-import fednag.flower.client as client_module
 import fednag.flower.fleet as fleet_module
+import fednag.flower.handlers as client_module
 import fednag.flower.membership as membership_module
 from fednag import ALGORITHMS, FednagError
 from fednag.aggregators import Secure

@@ -221,7 +221,7 @@ def test_the_command_says_and_writes_it(fednag: Caller) -> None:
     result = fednag(*WORDS, "-q", "--fleet", "lan", "--replays", "2")
     assert result.code == 0, result.err
     assert "not dominated: no other row ends at least as good" in result.out
-    assert "fewest bytes to accuracy 0.3: " in result.out
+    assert "fewest bytes to accuracy 30%: " in result.out
     assert "fewest seconds on " in result.out
     for kind in ("png", "svg", "html", "json"):
         assert (Path("runs/tiny") / f"frontier.{kind}").stat().st_size > 1000

@@ -95,7 +95,7 @@ CASES: dict[str, Case] = {
     "flower up": (("--silos", "2", "--set", "rounds=2"), RANKED - {"failed", "differences"}),
     "flower keys": (("secrets", "--host", "localhost", "--silo", "silo-0"), {"files"}),
     "flower digest": (("tiny.toml",), {"app", "digest"}),
-    "flower silo": (("--agreed", "a" * 64), {"agreed"}),
+    "flower silo": (("--agreed", "a" * 64), {"agreed", "any"}),
     "flower gateway": (("gate", "--host", "localhost"), {"files", "checked", "paths"}),
     "data list": ((), {"folder", "data"}),
     "data get": (("mnist",), {"name", "folder"}),
@@ -116,7 +116,7 @@ CASES: dict[str, Case] = {
         ("mobile-bandwidth", "4G.csv", "--out", "c"),
         {"kind", "fleet", "notes", "files"},
     ),
-    "time plan": (PLAN, {*TIMED, "advice", "best", "points"}),
+    "time plan": (PLAN, {*TIMED, "advice", "best", "surety", "points"}),
     "theory check": (
         ("tiny.toml",),
         {"constants", "minimum", "verdicts", "experiment", "notes", "files"},
@@ -194,7 +194,7 @@ def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         make_authority(Path("secrets"))
         make_server(Path("secrets"), ["localhost"])
     if path == "flower silo":  # it goes on until it is stopped
-        monkeypatch.setattr("fednag.flower.agreed.run_supernode", lambda agreed, arguments: None)
+        monkeypatch.setattr("fednag.flower.agreed.run_supernode", lambda *given: None)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from browser import Browser
-from fednag import cli
+from fednag import cli, compare
 from fednag.core.ending import Ending
 from fednag.core.record import Record
 from fednag.runs.view import RunView, read_all
@@ -311,3 +311,36 @@ def test_of_many_workers_quantiles_are_shown() -> None:
 def test_a_title_is_text() -> None:
     page = html(document([made("a", 0)], title="<b>&</title><script>x"))
     assert "<title>&lt;b&gt;&amp;&lt;/title&gt;&lt;script&gt;x · fednag</title>" in page
+
+
+def test_narrow_screens_keep_names_and_leave_out_what_matters_least(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from rich.console import Console
+
+    from fednag.runs.statistics import ranked
+    from fednag.show.tables import best_first, fitting, texts
+    from fednag.show.terminal import ranking
+
+    known: dict[str, Any] = {"model": "logistic", "tau": 5, "iterations": 10, "quiet": True}
+    rows = ranked(compare(["fednag", "fedavg"], data="digits", **known).views)
+    lines = texts(rows)
+    assert fitting(lines, None) == lines
+    assert "best loss" not in fitting(lines, 110)[0]
+    assert "final accuracy" in fitting(lines, 10)[0]
+    Console(width=40).print(ranking(rows, "t", width=40))
+    assert "fednag" in capsys.readouterr().out
+    assert best_first(rows) == "best first, by final accuracy"
+
+
+def test_without_accuracies_there_are_no_columns_of_them() -> None:
+    import torch
+
+    from fednag.runs.statistics import ranked
+    from fednag.show.tables import best_first, texts
+
+    x = torch.randn(40, 3)
+    known: dict[str, Any] = {"model": "linear", "tau": 5, "iterations": 10, "quiet": True}
+    rows = ranked(compare(["fednag", "fedavg"], data=(x, x.sum(1)), **known).views)
+    assert not [name for name in texts(rows)[0] if "accuracy" in name]
+    assert best_first(rows) == "best first, by final loss"

@@ -468,7 +468,7 @@ def test_numbers_that_are_not_finite_are_found(where: str) -> None:
 
 def test_float_classes_are_not_taken_for_numbers() -> None:
     net = nn.Linear(3, 2)
-    with pytest.raises(FednagError, match="make the targets integers"):
+    with pytest.raises(FednagError, match="for one class a sample give whole numbers"):
         fednag.run(FedAvg(), model=net, data=(torch.rand(20, 3), (torch.rand(20) > 0.5).float()))
 
 
@@ -487,3 +487,16 @@ def test_sweep_takes_what_run_takes() -> None:
         {"training.tau": [2, 4]}, FedAvg(lr=0.1), data=(x, y), model=nn.Linear(3, 2), iterations=8
     )
     assert [run.records[-1].round for run in result.runs] == [4, 2]
+
+
+def test_several_classes_a_sample_are_compared_as_torch_does() -> None:
+    """Classes of pixels or letters lie along dimension 1 or the last; both fitting is said."""
+    from fednag.problems.losses import cross_entropy
+
+    scores, y = torch.randn(4, 3, 5, 2), torch.randint(0, 3, (4, 5, 2))
+    every = nn.functional.cross_entropy(scores, y, reduction="none").flatten(1).mean(1)
+    assert torch.allclose(cross_entropy(scores, y), every)
+    last = cross_entropy(scores.permute(0, 2, 3, 1), y)
+    assert torch.allclose(last.flatten(1).mean(1), every)
+    with pytest.raises(ValueError, match="which dimension"):
+        cross_entropy(torch.randn(4, 5, 5), torch.randint(0, 5, (4, 5)))

@@ -431,7 +431,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"tier": [{"groups": 3}, {"groups": [[0, 1]]}]},
         "every edge below belongs to one edge",
     ),
-    "clock": ({"tier": [{}], "clock": {"fleet": "lan"}}, "clock.fleet: it does not go with edges"),
     "downlink": ({"tier": [{}], "downlink": ["float16"]}, "downlink: it does not go with edges"),
     "mean": ({"tier": [{}], "aggregator": "median"}, "aggregator.kind: it does not go with"),
     "ledger": ({"tier": [{}], "ledger": {"kind": "chain"}}, "ledger.kind: it does not go with"),
@@ -451,11 +450,3 @@ def test_what_does_not_go_with_edges(case: str) -> None:
 def test_methods_that_need_more_than_means_are_refused(name: str) -> None:
     with pytest.raises(FednagError, match="edges take means of what is sent back"):
         fednag.run(name, **SMALL, tier=[{"groups": 2}])
-
-
-def test_a_run_with_edges_is_not_replayed_as_if_it_had_none(tmp_path: Path) -> None:
-    from fednag.clock import timed_run
-
-    run = fednag.run("fedavg", **SMALL, tier=[{}])
-    with pytest.raises(FednagError, match="the time of edges is not known"):
-        timed_run(run.view)

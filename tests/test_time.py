@@ -99,7 +99,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_replay_of_runs(desk: Desk, runs: Path) -> None:
     out = desk.works("time", str(runs), "--fleet", "paper-edge", "--target", "0.5", "--out", "o")
-    assert "time to accuracy 0.5 on paper-edge (synthetic), replayed 20 times" in out
+    assert "time to accuracy 50% on paper-edge (synthetic), replayed 20 times" in out
     assert "paper-edge is synthetic: chosen from public facts, not measured" in out
     assert "0 i3-M380, 1 nubia-z17s, 2 realme-gt-neo, 3 redmi-k30-ultra" in out
     assert "compute is scaled by operations" in out
@@ -138,13 +138,13 @@ def drawn(table: Any) -> str:
 def test_tables_of_times_leave_nothing_to_guess() -> None:
     rows = [row("fast", 0.5), row("slow", 1.0), row("lost", None)]
     lan = load_fleet("lan")
-    whole, some = (drawn(times_table(n, "accuracy 0.9", lan, 1)) for n in (rows[:2], rows))
+    whole, some = (drawn(times_table(n, Target("accuracy", 0.9), lan, 1)) for n in (rows[:2], rows))
     assert "8.737 µs" in whole
     assert "500 ms" in whole
     assert "a worker" in whole
     assert "and round" in whole
     assert "target" not in whole  # a column that would be empty
-    assert "never; best 0.5" in some
+    assert "never; best 50.00%" in some
     saved = [line.split("│")[1:-1] for line in drawn(reductions_table(rows)).splitlines()]
     cells = [[cell.strip() for cell in line] for line in saved if line]
     assert cells == [
@@ -407,7 +407,7 @@ def test_a_plan_on_the_command_line(desk: Desk) -> None:
     words = ("--fleet", "silos-wan", "--target", "0.9", "--taus", "2,8", "--gammas", "0.5,0.9")
     methods = ("--algorithms", "fednag,fedavg", "--iterations", "60", "-q")
     out = desk.works("time", "plan", "e.toml", *words, *methods)
-    assert "expected time to accuracy 0.9 on silos-wan (synthetic)" in out
+    assert "expected time to accuracy 90% on silos-wan (synthetic)" in out
     assert "take fednag gamma=0.9 with tau 8" in out
     assert "silos-wan is synthetic" in out
     assert "fedavg does not reach it at any tau in 60 iterations" in out
@@ -419,7 +419,7 @@ def test_a_plan_on_the_command_line(desk: Desk) -> None:
     nothing = desk.works(
         "time", "plan", "e.toml", *words[:2], "--target", "1", *words[4:], *methods
     )
-    assert "nothing reached accuracy 1: raise T, or lower the target" in nothing
+    assert "nothing reached accuracy 100%: raise T, or lower the target" in nothing
 
 
 @pytest.mark.parametrize(

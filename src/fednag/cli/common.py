@@ -63,7 +63,7 @@ def console(stderr: bool = False) -> Console:
 
     # Piped, a table must not be cut to 80 columns. Names and paths are not markup.
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else 160
+    width = None if stream.isatty() else 240
     return Screen(width=width, markup=False, emoji=False, stderr=stderr)
 
 

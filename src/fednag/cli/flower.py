@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fednag.cli.common import answer, beside, blaming, output, set_fields, usable
+from fednag.cli.common import answer, beside, blaming, console, output, set_fields, usable
 from fednag.cli.options import Json, Out, PassphraseFile, Quiet
 from fednag.errors import FednagError, not_installed
 
@@ -219,7 +219,10 @@ def digest(
 def silo(
     agreed: Annotated[
         list[str], typer.Option(help="Digest of an app that may run here (repeatable).")
-    ],
+    ] = [],  # noqa: B006
+    any_: Annotated[
+        bool, typer.Option("--any", help="Run any app that is sent, as flower-supernode does.")
+    ] = False,
     options: Annotated[
         list[str], typer.Argument(help="After `--`: the options of `flower-supernode`.")
     ] = [],  # noqa: B006
@@ -234,9 +237,14 @@ def silo(
     installed()
     from fednag.flower import agreed as apps
 
+    if any_ == bool(agreed):
+        raise FednagError(
+            "--agreed", "" if any_ else "is missing", "say which apps may run here: one or --any"
+        )
     digests, secret = apps.checked(agreed), _secret(passphrase_file)
-    answer(json, {"agreed": agreed}, *(f"agreed to {digest}" for digest in agreed))
-    apps.run_supernode(digests, options, secret, json_logs)
+    told = [f"agreed to {digest}" for digest in agreed] or ["runs any app that is sent"]
+    answer(json, {"agreed": agreed, "any": any_}, *told)
+    apps.run_supernode(None if any_ else digests, options, secret, json_logs)
 
 
 @flower_app.command()
@@ -410,7 +418,9 @@ def _report(path: Path, json: bool) -> None:
     rows = ranked([view])
     made = save(curves_chart([view]), path / "curves")
     document = {"rows": [asdict(row) for row in rows], "notes": view.notes}
-    answer(json, document, ranking(rows, "result"), runs={path: ""}, files=made)
+    answer(
+        json, document, ranking(rows, "result", width=console().width), runs={path: ""}, files=made
+    )
 
 
 def _forget(path: Path, nodes: list[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednag.cli.common import NamedByDefault, answer, json_text, unless
+from fednag.cli.common import NamedByDefault, answer, console, json_text, unless
 from fednag.cli.options import Fleet, Json, Loss, Runs, Target, written_to
 from fednag.errors import FednagError
 
@@ -33,9 +33,11 @@ def show(
     from fednag.runs.statistics import ranked
     from fednag.runs.targets import given_target, settled
     from fednag.show.document import caveats
+    from fednag.show.tables import best_first
     from fednag.show.tables import differences as told
     from fednag.show.terminal import differences, ranking
 
+    wide = console().width
     asked = given_target(target, loss)
     views, failed = read_runs(runs)
     asked = settled(asked, views)
@@ -43,7 +45,7 @@ def show(
     if each:
         rows = ranked([replace(view, label=str(view.folder)) for view in views], asked)
         origins = {str(view.folder): (view.label, view.seed) for view in views}
-        title = f"{len(views)} runs, best first, by final accuracy"
+        title = f"{len(views)} runs, {best_first(rows)}"
         plain = [
             {"folder": row.label, **asdict(row)}
             | dict(zip(("label", "seed"), origins[row.label], strict=True))
@@ -61,8 +63,8 @@ def show(
         lead, key = (f"{about}: ", {"problem": name}) if about else ("", {})
         kept, notes = distinguished(own)
         rows = ranked(kept, asked)
-        title = f"{lead}{len(rows)} methods in {len(kept)} runs, best first, by final accuracy"
-        tables += [ranking(rows, title, target=asked), *differences(kept, rows)]
+        title = f"{lead}{len(rows)} methods in {len(kept)} runs, {best_first(rows)}"
+        tables += [ranking(rows, title, target=asked, width=wide), *differences(kept, rows)]
         said += [lead + note for note in (*notes, *caveats(kept))]
         named += [{**key, **asdict(row)} for row in rows]
         apart += [{**key, **one} for one in told(kept)]

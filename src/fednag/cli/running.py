@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fednag.cli.common import answer, beside, folders_of, unless, usable
+from fednag.cli.common import answer, beside, console, folders_of, unless, usable
 from fednag.cli.options import Making, Placing, Telling
 from fednag.errors import printable
 
@@ -92,6 +92,7 @@ def report(
     from fednag.runs.statistics import ranked
     from fednag.show.charts import PICTURES, curves_chart, save
     from fednag.show.document import document, write_page
+    from fednag.show.tables import best_first
     from fednag.show.tables import differences as told
     from fednag.show.terminal import differences, ranking
 
@@ -114,7 +115,7 @@ def report(
     answer(
         telling.json,
         {"rows": [asdict(row) for row in rows], "differences": told(views)},
-        ranking(rows, "best first, by final accuracy" if len(runs) > 1 else "result"),
+        ranking(rows, best_first(rows) if len(runs) > 1 else "result", width=console().width),
         *differences(views, rows),
         notes=[*remarks, *(f"{run.label}: {note}" for run in runs for note in run.notes)],
         runs=folders if several else dict.fromkeys(folders, ""),

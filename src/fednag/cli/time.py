@@ -124,8 +124,10 @@ def time_replay(
     lines = _timelines(timed, where, order[:MOST_LINES], window, seed)
     report["timelines"] = [line.as_data() for line in lines]
     written = _write(folder, report, timed, parts, where, asked)
-    shown_tables = [times_table(rows, asked.words, where, report["replays"])]
-    shown_tables += [reductions_table(rows)] * (len(rows) > 1) + [parts_table(parts)]
+    shown_tables = [times_table(rows, asked, where, report["replays"])]
+    shown_tables += [reductions_table(rows)] * (
+        sum(row.seconds is not None for row in rows) > 1
+    ) + [parts_table(parts)]
     answer(json, report, *shown_tables, notes=said, files=written, failed=failed)
 
 
@@ -277,7 +279,7 @@ def _write(
     return [*written, write_report(folder / f"time-{fleet.name}.json", report)]
 
 
-def times_table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Table:
+def times_table(rows: list[Row], target: Target, fleet: Fleet, replays: int) -> Table:
     from fednag.devices.times import energy
 
     times = "once" if replays == 1 else f"{replays} times"
@@ -287,12 +289,12 @@ def times_table(rows: list[Row], words: str, fleet: Fleet, replays: int) -> Tabl
     numbers = ["time", "iterations", "rounds", "a round", f"kB down{each}", f"kB up{each}"]
     numbers += ["energy"] * powered
     last = ["target"] if any(row.seconds is None for row in rows) else []
-    title = f"time to {words} on {fleet.title}, replayed {times}"
+    title = f"time to {target.words} on {fleet.title}, replayed {times}"
     made = table(["method"], numbers, last, title, whole=True)
     for row in rows:
         label = row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)"
         sent = [f"{row.down / 1e3:,.1f}", f"{row.up / 1e3:,.1f}", *[energy(row.joules)] * powered]
-        said = [row.missed("reached") or "reached"] * len(last)
+        said = [row.missed("reached", target) or "reached"] * len(last)
         style = None if row.seconds is not None else "red"
         made.add_row(label, *time_cells(row), *sent, *said, style=style)
     return made

@@ -24,12 +24,12 @@ from fednag.clock.runs import (
 from fednag.clock.scene import scene
 from fednag.clock.timeline import Span, Timeline, timeline, timelines
 from fednag.devices.files import Sample, copy_fleet, read_samples, shipped, write_samples
-from fednag.devices.fleet import Aggregation, Compute, Device, Fleet, Power, load_fleet
+from fednag.devices.fleet import Aggregation, Compute, Device, Edge, Fleet, Power, load_fleet
 from fednag.devices.mobility import Trace, grid_city, highway, read_trace, write_trace
 from fednag.devices.replay import Clock, Played, Replay, replay
 from fednag.devices.sharing import Point
 from fednag.devices.times import Availability, Bootstrap, Lognormal, Recorded, Times, Transfer
-from fednag.devices.workload import Exchange, Stage, Workload
+from fednag.devices.workload import Exchange, Stage, Tier, Workload
 from fednag.runs.labels import distinguished
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Clock",
     "Compute",
     "Device",
+    "Edge",
     "Exchange",
     "Fleet",
     "Lognormal",
@@ -52,6 +53,7 @@ __all__ = [
     "Sample",
     "Span",
     "Stage",
+    "Tier",
     "Timed",
     "TimedRun",
     "Timeline",

@@ -14,7 +14,7 @@ from fednag.algorithms import ALGORITHMS
 from fednag.config import CUSTOM, Experiment, build_algorithm, parse, participants, read
 from fednag.config.sections import is_own
 from fednag.controllers import CONTROLLERS
-from fednag.devices.fleet import Fleet
+from fednag.devices.fleet import Device, Edge, Fleet
 from fednag.devices.replay import Clock, Meter, Replay, Table, replay
 from fednag.devices.workload import Stage, Workload, from_facts, stages_of
 from fednag.errors import FednagError
@@ -77,9 +77,12 @@ def timed_run(view: RunView, flops: float | None = None) -> TimedRun:
     named = known or is_own(name)
     tables = raw if named else {**raw, "algorithm": {"name": CUSTOM}}
     experiment = parse(tables, str(folder.path), code=False)
-    if experiment.tier:
+    if experiment.tier and not isinstance(view.info.get("work"), dict):
         raise FednagError(
-            "tier", "the time of edges is not known", "leave that run out", source=folder.path
+            "tier",
+            "its run.json does not say what its edges were sent",
+            "leave that run out, or run it again",
+            source=folder.path,
         )
     assumed: list[str] = []
     try:
@@ -193,12 +196,12 @@ class Row:
     up: int
     joules: float | None = None  # of all workers by then; None where their power is not known
 
-    def missed(self, verb: str) -> str:
+    def missed(self, verb: str, target: Target) -> str:
         """Who did not reach the target, and the best that was; empty if all did."""
         if self.seconds is not None:
             return ""
         who = f"{self.reached} of {self.runs} runs {verb} it" if self.reached else "never"
-        return who + ("" if self.best is None else f"; best {self.best:.4g}")
+        return who + ("" if self.best is None else f"; best {target.shown(self.best)}")
 
     def less_than(self, rival: Row) -> float | None:
         """The part of the rival's time that is saved; negative where it is faster."""
@@ -287,7 +290,9 @@ def _as_trained(run: TimedRun, fleet: Fleet) -> Replay:
                 spent[worker] = spent.get(worker, 0.0) + took
         if meter is not None:
             joules[number] = joules[number - 1]
-            joules[number] += meter.joules(ends[number] - ends[number - 1], spent)
+            who = np.array(list(spent), dtype=np.int64)
+            table = np.array(list(spent.values())).reshape(-1, 3)
+            joules[number] += meter.joules(float(ends[number] - ends[number - 1]), who, table)
     return Replay(ends, busy, 0.0, run.rounds, None if meter is None else joules)
 
 
@@ -369,9 +374,16 @@ def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> lis
             for played in one.replays:
                 table = np.column_stack([played.busy, played.waiting]) / max(1, played.rounds)
                 for worker, seconds in enumerate(table.tolist()):
-                    device = fleet.device(worker)
-                    name = f"{device.kind} (mean)" if many else f"{worker} {device.name}"
-                    joules = 0.0 if device.power is None else device.power.of(*seconds)
+                    device: Device | Edge
+                    if worker < one.run.workload.workers:
+                        device, place = fleet.device(worker), f"{worker}"
+                    else:
+                        tier, edge = one.run.workload.edge(worker)
+                        there = fleet.edges_of(tier)
+                        device, place = there[edge % len(there)], f"edge {tier}.{edge}"
+                    name = f"{device.kind} (mean)" if many else f"{place} {device.name}"
+                    power = device.power if isinstance(device, Device) else None
+                    joules = 0.0 if power is None else power.of(*seconds)
                     shares.setdefault(name, []).append([*seconds, joules])
         for name, listed in shares.items():
             *seconds, joules = np.mean(listed, axis=0).tolist()

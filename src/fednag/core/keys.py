@@ -18,6 +18,7 @@ Indexes = NDArray[np.int64]
 PARTICIPANTS, ORDER, MODEL, SAMPLE, UPLINK, DOWNLINK, DELAYS, AGGREGATOR, AGGREGATION = range(1, 10)
 COIN, NOISE, BATCH, VANISHING = 10, 11, 12, 13
 ATTACKERS, ATTACK = 16, 17
+EDGE = 18
 
 MOST_HELD = 1 << 21  # samples whose orders are held, 64 MB
 EPOCHS_DRAWN = 4  # at once: making a generator takes longer than drawing a small worker's order

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from fednag.core.algorithm import BUFFERS, lengths
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Residues
-from fednag.core.keys import Indexes, generator
+from fednag.core.keys import Indexes
 from fednag.core.loop import Scheme
 from fednag.core.transform import Chain
 from fednag.core.vectors import Vectors
 from fednag.devices.fleet import Fleet
 from fednag.devices.replay import Clock
-from fednag.devices.workload import Stage, workload_of
+from fednag.devices.tiers import TierClock, check_edges
+from fednag.devices.workload import Stage, uploaded, workload_of
 from fednag.errors import FednagError
 from fednag.problems.flops import training_flops
 from fednag.simulate.run import Plan
@@ -41,7 +42,9 @@ def on_clock(
         )
     clock = Clock(fleet, workload_of(plan, flops), plan.seed)
     notes = notes_on(fleet, clock.workload.workers)
-    return lambda executor: OnClock(executor, clock, plan.scheme), clock.pace, notes
+    check_edges(fleet, clock.workload)
+    kind = EdgesOnClock if plan.edges else OnClock
+    return lambda executor: kind(executor, clock, plan.scheme), clock.pace, notes
 
 
 class OnClock(Executor):
@@ -98,11 +101,26 @@ class OnClock(Executor):
             sizes[BUFFERS] = len(asked.sent[BUFFERS])
         key = asked.place, uplink, tuple(sizes.items())
         if key not in self._known:
-            tried = {n: torch.linspace(-1, 1, d, dtype=w.dtype) for n, d in sizes.items()}
-            like = Vectors(**tried)
-            wire, _ = uplink.apply(like, uplink.init(like), generator(0, 0))
-            self._known[key] = wire.nbytes
+            like = Vectors(**{n: torch.empty(d, dtype=w.dtype) for n, d in sizes.items()})
+            self._known[key] = uploaded(self.scheme, like, asked.rules)
         return self._known[key]
+
+
+class EdgesOnClock(OnClock):
+    """Has edges do the work, and a fleet say how long it takes them and their workers."""
+
+    counts_downloads = True
+
+    def __init__(self, inner: Executor, clock: Clock, scheme: Scheme) -> None:
+        super().__init__(inner, clock, scheme)
+        self.between = inner.between
+
+    def arrivals(self, asked: Exchange, now: float) -> NDArray[np.float64]:
+        found = TierClock.of(self.clock).round(asked.round, asked.workers, now).arrivals
+        return np.array([found[worker] for worker in asked.workers.tolist()])
+
+    def aggregation(self, asked: Exchange) -> float:
+        return TierClock.of(self.clock).round(asked.round, asked.workers, 0.0).aggregation
 
 
 def notes_on(fleet: Fleet, workers: int) -> list[str]:

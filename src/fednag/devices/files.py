@@ -354,6 +354,19 @@ class Device(Table):
                 )
 
 
+class EdgeTable(Table):
+    """An edge between workers and server, or several alike: its links to what is above it."""
+
+    name: Name
+    about: str = ""
+    tier: int = Field(0, ge=0, le=7)  # 0: above workers
+    count: int = Field(1, ge=1, le=10**6)
+    up: dict[str, Any]
+    down: dict[str, Any]
+    seconds: float = Field(0.0, ge=0, le=3e7)  # of an aggregation
+    spread: Spread = 0.0
+
+
 class Aggregator(Table):
     """Seconds an aggregation takes; ``spread`` as for a device."""
 
@@ -460,7 +473,7 @@ class UnitTable(Table):
 class FleetFile(Table):
     """A fleet file's own fields; devices are checked one by one."""
 
-    later: ClassVar[tuple[str, ...]] = ("mobility", "unit", "access", "begins", "measured")
+    later: ClassVar[tuple[str, ...]] = ("mobility", "unit", "access", "edge", "begins", "measured")
 
     format: int = FORMAT
     name: Name
@@ -472,6 +485,7 @@ class FleetFile(Table):
     mobility: dict[str, Any] | None = None
     unit: list[dict[str, Any]] | None = None
     access: list[dict[str, Any]] | None = None
+    edge: list[dict[str, Any]] | None = None
     begins: TimeOfDay = "00:00"  # UTC
     measured: str = ""
     device: list[dict[str, Any]]
@@ -491,6 +505,7 @@ class Description:
     trace: Trace | None = None
     units: tuple[Unit, ...] = ()
     points: tuple[AccessPoint, ...] = ()
+    edges: tuple[EdgeTable, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -544,7 +559,10 @@ def describe(
         where = _mobility(head, devices, folder or Path(), source)
         points = _points(head, devices, source)
         _check_powers(devices)
-    return Description(source, head, tuple(devices), aggregator, samples, text, *where, points)
+        edges = _edges(head, source)
+    return Description(
+        source, head, tuple(devices), aggregator, samples, text, *where, points, edges
+    )
 
 
 def _points(head: FleetFile, devices: list[Device], source: str) -> tuple[AccessPoint, ...]:
@@ -569,6 +587,20 @@ def _points(head: FleetFile, devices: list[Device], source: str) -> tuple[Access
             raise FednagError(
                 f"access {name}", "no device is there", f'write access = "{name}" in a [[device]]'
             )
+    return tuple(found.values())
+
+
+def _edges(head: FleetFile, source: str) -> tuple[EdgeTable, ...]:
+    """The tables of edges, each link checked."""
+    found: dict[str, EdgeTable] = {}
+    for number, table in enumerate(head.edge or (), 1):
+        with within(f"{source}: edge {plain(str(table.get('name', number)))}"):
+            edge = _check(EdgeTable, table)
+            if edge.name in found:
+                raise FednagError("name", "is there twice", "use another name, or count")
+            for way in ("up", "down"):
+                _check(Link, getattr(edge, way), way)
+            found[edge.name] = edge
     return tuple(found.values())
 
 

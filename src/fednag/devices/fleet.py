@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,23 @@ class Aggregation:
 
 
 @dataclass(frozen=True)
+class Edge:
+    """An edge between workers and server: its links to what is above it, and its aggregations.
+
+    >>> from fednag.clock import load_fleet
+    >>> load_fleet("three-tier").edges_of(0)[0].name
+    'cabinet-1'
+    """
+
+    name: str
+    kind: str
+    tier: int  # 0: above workers
+    up: Transfer
+    down: Transfer
+    aggregation: Aggregation | None = None
+
+
+@dataclass(frozen=True)
 class Fleet:
     """Devices and an aggregator. Worker i is device i, again from the first when they run out.
 
@@ -140,6 +158,11 @@ class Fleet:
     roads: Roads | None = None
     lasting: bool = False  # only vehicles whose contact will do are asked
     measured: str = ""  # what of a synthetic fleet was measured after all
+    edges: tuple[Edge, ...] = ()
+
+    def edges_of(self, tier: int) -> tuple[Edge, ...]:
+        """Its edges of a tier; edge i of a run is edge i, again from the first."""
+        return tuple(edge for edge in self.edges if edge.tier == tier)
 
     def device(self, worker: int) -> Device:
         return self.devices[worker % len(self.devices)]
@@ -148,7 +171,14 @@ class Fleet:
     def varies(self) -> bool:
         """Whether two replays may differ."""
         own = self.aggregation is not None and self.aggregation.times.varies
-        return own or any(device.varies for device in self.devices)
+        links = [link for edge in self.edges for link in (edge.up, edge.down)]
+        spent = [edge.aggregation.times for edge in self.edges if edge.aggregation is not None]
+        return (
+            own
+            or any(device.varies for device in self.devices)
+            or any(link.varies for link in links)
+            or any(times.varies for times in spent)
+        )
 
     @property
     def comes_and_goes(self) -> bool:
@@ -233,6 +263,7 @@ def build(found: Description, sampling: str | None = None) -> Fleet:
         devices=tuple(devices),
         aggregation=_aggregation(found, sampling),
         digest=found.digest,
+        edges=tuple(_edges(found)),
         roads=Roads(found.trace, found.units, driven) if found.trace else None,
         lasting=found.mobility is not None and found.mobility.select == "lasting",
         measured=found.head.measured,
@@ -292,11 +323,26 @@ def _compute(found: Description, table: DeviceTable, sampling: str) -> Compute:
 def _transfer(found: Description, table: DeviceTable, way: str, sampling: str) -> Transfer:
     stated = getattr(table, way)
     if stated is not None:
-        link = Link.model_validate(stated)
-        factor = Lognormal(1.0, link.spread) if link.spread else STEADY
-        return Transfer(link.latency, 8 / (link.mbit * 1e6), factor)
+        return _link(Link.model_validate(stated))
     samples = found.samples.of(table.name, way)
     return Transfer.fit([(s.size or 0, s.seconds) for s in samples], sampling)
+
+
+def _edges(found: Description) -> Iterator[Edge]:
+    """Each edge of the tables."""
+    for table in found.edges:
+        spent = None
+        if table.seconds:
+            spent = Aggregation(Lognormal(table.seconds, table.spread))
+        up, down = (_link(Link.model_validate(way)) for way in (table.up, table.down))
+        for number in range(table.count):
+            name = table.name if table.count == 1 else f"{table.name}-{number + 1}"
+            yield Edge(name, table.name, table.tier, up, down, spent)
+
+
+def _link(link: Link) -> Transfer:
+    factor = Lognormal(1.0, link.spread) if link.spread else STEADY
+    return Transfer(link.latency, 8 / (link.mbit * 1e6), factor)
 
 
 def _aggregation(found: Description, sampling: str) -> Aggregation | None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 
-from fednag.core.algorithm import Algorithm, Slopes, local_round, payloads
-from fednag.core.keys import Indexes, cohort
+from fednag.core.algorithm import (
+    BUFFERS,
+    Algorithm,
+    News,
+    Slopes,
+    lengths,
+    local_round,
+    payloads,
+)
+from fednag.core.keys import Indexes, cohort, generator
+from fednag.core.loop import Scheme
 from fednag.core.record import RoundFacts
 from fednag.core.vectors import Vector, Vectors
 from fednag.problems.flops import training_flops
@@ -52,6 +62,21 @@ class Stage:
     asks: bool = False  # no local iterations
 
 
+@dataclass(frozen=True)
+class Tier:
+    """Edges of one tier, as far as time is concerned.
+
+    >>> from fednag.clock import Tier
+    >>> Tier(groups=((0, 1), (2,)), pi=4, down=80, up=80).pi
+    4
+    """
+
+    groups: tuple[tuple[int, ...], ...]  # the workers behind each
+    pi: int  # rounds of an edge in one of those above
+    down: int  # bytes of an edge in one of those above
+    up: int
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
     """A run, as far as time is concerned.
@@ -75,20 +100,40 @@ class Workload:
     per_round: int | None = None
     pooled: bool = False  # nothing travels
     rounds: Mapping[int, RoundFacts] = field(default_factory=dict)  # those that were not plain
+    tiers: tuple[Tier, ...] = ()  # of edges, the workers' first; ``tau`` is that of workers
 
     @property
     def workers(self) -> int:
         return len(self.sizes)
 
     @property
+    def rows(self) -> int:
+        """Workers and edges."""
+        return self.workers + sum(len(tier.groups) for tier in self.tiers)
+
+    def edge(self, row: int) -> tuple[int, int]:
+        """The tier and the number in it of an edge, by its row after those of workers."""
+        row -= self.workers
+        for place, tier in enumerate(self.tiers):
+            if row < len(tier.groups):
+                return place, row
+            row -= len(tier.groups)
+        raise IndexError(row)
+
+    @property
+    def repeats(self) -> int:
+        """Rounds of a worker's edge in one of the server."""
+        return prod(tier.pi for tier in self.tiers)
+
+    @property
     def down(self) -> int:
         """Bytes one participant gets in a plain round."""
-        return sum(stage.down for stage in self.stages)
+        return self.repeats * sum(stage.down for stage in self.stages)
 
     @property
     def up(self) -> int:
         """Bytes one participant sends in a plain round."""
-        return sum(stage.up for stage in self.stages)
+        return self.repeats * sum(stage.up for stage in self.stages)
 
     @property
     def gradients(self) -> int:
@@ -111,7 +156,7 @@ class Workload:
     def before(self, number: int) -> int:
         """Iterations of the run before a round."""
         plain = (number - 1) * self.tau
-        if not self.rounds:
+        if not self.rounds or self.tiers:  # of edges, rounds are numbered through
             return plain
         return sum(max(self._steps(earlier), default=0) for earlier in range(1, number))
 
@@ -174,22 +219,66 @@ class Workload:
         if len(sizes) > MOST_LISTED and len(set(sizes)) == 1:
             sizes = {"workers": len(sizes), "each": sizes[0]}
         rest = {"flops": self.flops, "pooled": self.pooled, "sizes": sizes}
-        return {**rest, "stages": stages}
+        tiers = {"tiers": [asdict(tier) for tier in self.tiers]} if self.tiers else {}
+        return {**rest, "stages": stages, **tiers}
 
 
 def workload_of(plan: Plan, flops: float) -> Workload:
     """The workload of a plan; ``flops`` are those of a gradient, a sample."""
     return Workload(
-        tau=plan.tau,
+        tau=plan.edges[0].tau if plan.edges else plan.tau,
         iterations=plan.iterations,
         batch=plan.batch,
         seed=plan.seed,
         sizes=tuple(plan.sizes.tolist()),
         flops=flops,
-        stages=stages_of(plan.algorithm, first_state(plan.algorithm, plan.problem)),
+        stages=_stages(plan),
         per_round=plan.per_round,
         pooled=plan.algorithm.pooled,
+        tiers=tiers_of(plan),
     )
+
+
+def _stages(plan: Plan) -> tuple[Stage, ...]:
+    """What a plan asks of a participant; with edges, uploads are as transforms make them."""
+    server = first_state(plan.algorithm, plan.problem)
+    stages = stages_of(plan.algorithm, server)
+    if not plan.edges or not plan.scheme.uplink.parts:
+        return stages
+    (stage,), (rules,), w = stages, plan.scheme.stages, plan.problem.initial
+    sizes = lengths(plan.algorithm, rules, w)
+    if BUFFERS in server:
+        sizes[BUFFERS] = len(server[BUFFERS])
+    like = Vectors(**{name: w.new_zeros(size) for name, size in sizes.items()})
+    return (replace(stage, up=uploaded(plan.scheme, like)),)
+
+
+def tiers_of(plan: Plan) -> tuple[Tier, ...]:
+    """What the edges of a plan ask of their links."""
+    method, server = plan.algorithm, first_state(plan.algorithm, plan.problem)
+    rules = server.without(BUFFERS)
+    buffers = [BUFFERS] * (BUFFERS in server)
+    down = server.pick([*method.down, *method.between, *buffers])
+    up = method.edge_end(rules, rules, News()).but(**server.pick(buffers))
+    return tuple(
+        Tier(
+            tuple(tuple(members.tolist()) for members in edges.groups),
+            edges.pi,
+            down.nbytes,
+            uploaded(plan.scheme, up),
+        )
+        for edges in plan.edges
+    )
+
+
+def uploaded(scheme: Scheme, like: Vectors, rules: Algorithm | None = None) -> int:
+    """Bytes of an upload: those of the transforms, tried on vectors of the same lengths."""
+    uplink = scheme.uplink.of(rules or scheme.algorithm)
+    if not uplink.parts:
+        return like.nbytes
+    tried = like.map(lambda vector: torch.linspace(-1, 1, len(vector), dtype=vector.dtype))
+    wire, _ = uplink.apply(tried, uplink.init(tried), generator(0, 0))
+    return wire.nbytes
 
 
 def workload_facts(plan: Plan) -> dict[str, Any] | None:
@@ -249,6 +338,11 @@ def from_facts(
     flops = facts["flops"]
     stages = [Stage(**stage) for stage in facts["stages"]] if "stages" in facts else _old(facts)
     numbers = [n for s in stages for n in (s.down, s.up, s.gradients, s.full)]
+    tiers = tuple(
+        Tier(tuple(map(tuple, tier["groups"])), tier["pi"], tier["down"], tier["up"])
+        for tier in facts.get("tiers", ())
+    )
+    numbers += [n for t in tiers for n in (t.pi, t.down, t.up, *sum(t.groups, ()))]
     if not sizes or not stages or any(type(n) is not int or n < 0 for n in [*numbers, *sizes]):
         raise ValueError("a number of `work` is not one")
     if min(sizes) < 1 or type(flops) not in (int, float) or not flops > 0:
@@ -264,6 +358,7 @@ def from_facts(
         per_round=per_round,
         pooled=bool(facts["pooled"]),
         rounds={facts.round: facts for facts in rounds},
+        tiers=tiers,
     )
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,13 +37,17 @@ from flwr.supercore.run import Run
 
 from fednag.core.files import os_errors
 from fednag.errors import FednagError
-from fednag.flower import logs
+from fednag.flower import executor, logs
 from fednag.flower.passphrase import read_key
+from fednag.flower.processes import LOOKS, SOONEST
+from fednag.flower.resident import FOLDER, RUNS
 from fednag.flower.superlink import option, quiet
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 # What `flwr run -c` may change of an app that was agreed to: silos do not read it.
 SERVERS_OWN = {f"flower.{key}" for key in ("out", "resume", "deadline", "quorum", "join")}
+
+PAUSE = 3.0  # seconds between two looks for messages of Flower's own
 
 Connection = Any
 """What Flower's SuperNode speaks to the SuperLink by: its id, and seven functions."""
@@ -67,15 +72,20 @@ def bundled(app: Path) -> bytes:
 
 
 class Gate:
-    """Which runs a silo takes part in; each is looked at once, and what was seen is what is run."""
+    """Which runs a silo takes part in; each is looked at once, and what was seen is what is run.
+
+    A run that may be taken part in gets a file in the folder ``noted``, for the silo's trainer.
+    """
 
     def __init__(
         self,
         agreed: Collection[str],
         get_run: Callable[[int], Run],
         get_fab: Callable[[str, int], Fab],
+        noted: Path | None = None,
     ) -> None:
         self.agreed, self._get_run, self._get_fab = agreed, get_run, get_fab
+        self.noted = noted
         self._seen: dict[int, tuple[Run, Fab, str]] = {}
 
     def refusal(self, number: int) -> str:
@@ -93,7 +103,10 @@ class Gate:
             run = self._get_run(number)
             content = self._get_fab(run.fab_hash, number).content
             fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
-            self._seen[number] = run, fab, self._wrong(run, fab)
+            wrong = self._wrong(run, fab)
+            if self.noted and not wrong:
+                (self.noted / str(number)).touch()
+            self._seen[number] = run, fab, wrong
         return self._seen[number]
 
     def _wrong(self, run: Run, fab: Fab) -> str:
@@ -108,11 +121,42 @@ class Gate:
         return ""
 
 
+def patient(receive: Callable[[], Any]) -> Callable[[], Any]:
+    """Looks for messages again while there is none, where Flower would sleep for three seconds.
+
+    It looks after a tenth of the time it has waited, so that a round takes little longer than it
+    must; after half a minute Flower's pauses do.
+    """
+    last = time.monotonic()
+
+    def received() -> Any:
+        nonlocal last
+        while (found := receive()) is None:
+            pause = (time.monotonic() - last) / 10
+            if pause > PAUSE:
+                return None
+            time.sleep(max(pause, SOONEST))
+        last = time.monotonic()
+        return found
+
+    return received
+
+
 @contextmanager
-def guarded(connection: Connection, agreed: Collection[str]) -> Iterator[Connection]:
+def attentive(connection: Connection) -> Iterator[Connection]:
+    """The connection of a SuperNode that looks for messages often while a run goes on."""
+    with connection as (node, receive, send, get_run, get_fab, pull, push, confirm):
+        pull = executor.promptly(pull)
+        yield node, patient(receive), send, get_run, get_fab, pull, push, confirm
+
+
+@contextmanager
+def guarded(
+    connection: Connection, agreed: Collection[str], noted: Path | None = None
+) -> Iterator[Connection]:
     """The connection of a SuperNode, without the messages of runs that were not agreed to."""
     with connection as (node, receive, send, get_run, get_fab, pull, push, confirm):
-        gate = Gate(agreed, get_run, get_fab)
+        gate = Gate(agreed, get_run, get_fab, noted)
 
         def received() -> Any:
             found = receive()
@@ -146,12 +190,12 @@ def checked(agreed: Sequence[str]) -> frozenset[str]:
 
 
 def run_supernode(
-    agreed: Collection[str],
+    agreed: Collection[str] | None,
     arguments: Sequence[str],
     secret: bytes | None = None,
     json: bool = False,
 ) -> None:
-    """Be ``flower-supernode`` with these arguments, for the apps that were agreed to."""
+    """Be ``flower-supernode`` with these arguments, for the apps agreed to; None: for any."""
     key = option(arguments, "--auth-supernode-private-key")
     opened = read_key(Path(key).expanduser(), secret) if key else None
     if json:
@@ -159,15 +203,22 @@ def run_supernode(
     quiet()
     program = cast(Any, import_module("flwr.supernode.start_client_internal"))
     connect = program.http_request_response
-
-    def connected(*given: Any, **named: Any) -> Any:
-        return guarded(connect(*given, **named), agreed)
-
-    program.http_request_response = connected
     command = cast(Any, import_module("flwr.supernode.cli.flower_supernode"))
     command.load_ssh_private_key = lambda *_: opened  # Flower opens no encrypted one
     sys.argv = ["flower-supernode", *arguments]
+    os.environ.setdefault(LOOKS, str(SOONEST))
     # Flower runs what is installed there under eight digits of a bundle's digest: nothing is.
     with tempfile.TemporaryDirectory(prefix="fednag-silo-") as home:
-        os.environ["FLWR_HOME"] = home
+        noted = Path(home) / "runs"
+        noted.mkdir(mode=0o700)
+        os.environ |= {"FLWR_HOME": home, FOLDER: home}
+        os.environ["PATH"] = executor.put_before(Path(home) / "bin", os.environ.get("PATH", ""))
+        if agreed is not None:
+            os.environ[RUNS] = str(noted)
+
+        def connected(*given: Any, **named: Any) -> Any:
+            found = attentive(connect(*given, **named))
+            return found if agreed is None else guarded(found, agreed, noted)
+
+        program.http_request_response = connected
         command.flower_supernode()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from types import MappingProxyType
 from typing import Any
@@ -27,13 +27,16 @@ from fednag.core.aggregator import including
 from fednag.core.algorithm import BUFFERS, lengths
 from fednag.core.executor import Answers, Exchange, Executor, Memories, Receipt, Residues
 from fednag.core.keys import UPLINK, Draws, Indexes
+from fednag.core.loop import Asked, Loop
 from fednag.core.state import State
 from fednag.core.vectors import Vectors, digest
 from fednag.errors import FednagError
 from fednag.flower import protocol
 from fednag.flower.membership import PAUSE, Membership
+from fednag.flower.processes import SOONEST
 from fednag.flower.protocol import (
     EVALUATE,
+    MEASURES,
     METRIC,
     PROTOCOL,
     TOLD,
@@ -42,6 +45,7 @@ from fednag.flower.protocol import (
     versions,
 )
 from fednag.flower.pulls import Pulls
+from fednag.flower.resident import GRACE
 from fednag.flower.settings import Deployment
 from fednag.flower.signing import is_signed
 from fednag.flower.silo_log import SiloLog, entry
@@ -51,7 +55,6 @@ from fednag.runs.ledger import statement
 from fednag.simulate.evaluator import Measures
 from fednag.simulate.run import Local, Plan
 
-LATE = 30.0  # seconds past the deadline after which Flower forgets what was asked
 ENOUGH = 3  # updates that tell by themselves which of them is too long
 COMING = 15.0  # seconds a round waits for a silo that has just connected
 
@@ -60,12 +63,49 @@ COMING = 15.0  # seconds a round waits for a silo that has just connected
 class Replies:
     """The silos' answers to a request."""
 
-    good: dict[int, Message]  # by silo, in order
+    good: Mapping[int, Message]  # by silo, in order
     refused: dict[int, Refusal]
     missed: tuple[int, ...]
     down: int
     up: int
     late: frozenset[int] = frozenset()  # of the missed, those whose answers had begun to come
+    said: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # by the good
+    measured: Mapping[int, Message] = field(default_factory=dict)  # all that have measures
+
+    @property
+    def evaluations(self) -> Replies:
+        """What those who were asked to train said of the model before it, as answers of its own.
+
+        Whose update is refused has measured the model none the less.
+        """
+        refused = {silo: why for silo, why in self.refused.items() if silo not in self.measured}
+        for silo in self.good.keys() - self.measured.keys():
+            refused[silo] = Refusal("it has not measured the model")
+        said = {silo: protocol.metrics(reply, MEASURES) for silo, reply in self.measured.items()}
+        return replace(self, good=self.measured, refused=refused, said=said)
+
+
+@dataclass(frozen=True, eq=False)
+class Ahead:
+    """An exchange that was played with the evaluation before it, and its answers."""
+
+    asked: Exchange
+    replies: Replies
+
+    def is_for(self, asked: Exchange) -> bool:
+        """Whether this is what is asked now."""
+        mine = self.asked
+        same = (mine.round, mine.place, mine.numbers) == (asked.round, asked.place, asked.numbers)
+        return (
+            same
+            and mine.as_differences == asked.as_differences
+            and all(
+                np.array_equal(getattr(mine, name), getattr(asked, name))
+                for name in ("workers", "steps", "starts")
+            )
+            and set(mine.sent) == set(asked.sent)
+            and all(torch.equal(mine.sent[name], vector) for name, vector in asked.sent.items())
+        )
 
 
 class Fleet(Executor):
@@ -85,12 +125,14 @@ class Fleet(Executor):
     ) -> None:
         self.grid, self.deployment, self.plan = grid, deployment, plan
         self.token, self.log, self.tell = token, log, tell
-        self.pulls = Pulls(grid)
+        # Every number in 16 bytes at most, also under masks.
+        self.pulls = Pulls(grid, 16 * self._vectors * len(plan.problem.initial))
         known = dict(enumerate(deployment.flower.samples))
         if not deployment.private:
             known = {i: len(o) for i, o in enumerate(plan.owned)}
         self.membership = Membership(grid, deployment, known, tell, keys, log, self.pulls)
         self.keys = self.membership.keys
+        self._ahead: Ahead | None = None
         self._here: Local | None = None
         if deployment.evaluates_here:
             sizes = [len(o) for o in plan.owned]
@@ -115,7 +157,20 @@ class Fleet(Executor):
         return sum({**self.membership.counted, **self.membership.sizes}.values())
 
     def exchange(self, asked: Exchange, memories: Memories, residues: Residues) -> Answers:
+        ahead, self._ahead = self._ahead, None
+        if ahead and ahead.is_for(asked):
+            return self._reduced(ahead.replies, asked, memories)
         record = protocol.pack(asked.sent if asked.wire is None else asked.wire)
+        about = self._about(asked, memories, residues)
+        if secure := self.deployment.secure:
+            return SecureSum(self, asked, secure, record, about).answers(self._like(asked))
+        answers = self.ask(TRAIN, asked.workers, asked.round, record, about)
+        return self._reduced(answers, asked, memories)
+
+    def _about(
+        self, asked: Exchange, memories: Memories, residues: Residues, **more: Any
+    ) -> Callable[[int], dict[str, Any]]:
+        """What a silo is told of an exchange, beside its vectors."""
         each = zip(asked.workers.tolist(), asked.starts.tolist(), asked.steps.tolist(), strict=True)
         orders = {silo: {"start": start, "steps": steps} for silo, start, steps in each}
         same = {
@@ -123,16 +178,14 @@ class Fleet(Executor):
             "token": self.token,
             "numbers": json.dumps(dict(asked.numbers)),
             "differences": asked.as_differences,
+            **more,
         }
 
         def about(silo: int) -> dict[str, Any]:
             last = {"accepted": memories.get(silo), "left": residues.get((silo, asked.place))}
             return {**same, **orders[silo], **{key: accepted(m) for key, m in last.items()}}
 
-        if secure := self.deployment.secure:
-            return SecureSum(self, asked, secure, record, about).answers(self._like(asked))
-        answers = self.ask(TRAIN, asked.workers, asked.round, record, about)
-        return self._reduced(answers, asked, memories)
+        return about
 
     def verify(self, state: State) -> None:
         """Silos compare their recordings themselves."""
@@ -143,6 +196,16 @@ class Fleet(Executor):
     def measure(self, state: State) -> Measures:
         if self._here:
             return self._here.measure(state)
+        if found := self._next(state):
+            asked, memories, residues = found
+            about = self._about(asked, memories, residues, evaluate=True)
+            replies = self.ask(TRAIN, asked.workers, asked.round, protocol.pack(asked.sent), about)
+            self._ahead = Ahead(asked, replies)
+            return self._measured(replies.evaluations, state.round)
+        return self._evaluated(state)
+
+    def _evaluated(self, state: State) -> Measures:
+        """The silos' measures, in an exchange of its own."""
         everyone = np.arange(self.deployment.silos)
         record = protocol.pack(state.server.pick(self._with_buffers(("w",), state.server)))
 
@@ -151,6 +214,24 @@ class Fleet(Executor):
 
         answers = self.ask(EVALUATE, everyone, state.round, record, about)
         return self._measured(answers, state.round)
+
+    def _next(self, state: State) -> Asked | None:
+        """The next exchange, if every silo is to have the model in it, to be measured there.
+
+        None if it might never be played: what a silo has done then would be done in vain, and with
+        noise for privacy it would cost without being counted.
+        """
+        plan, over = self.plan, state.diverged or state.iteration >= self.plan.iterations
+        stops = plan.stop_accuracy, plan.stop_loss, plan.stop_seconds, plan.stop_bytes
+        may_stop = plan.stop_metrics or plan.patience or plan.plateau or plan.privacy
+        if over or may_stop or self.deployment.secure or any(s is not None for s in stops):
+            return None
+        if plan.scheme.controller.over(state.control, state.news, plan.setting):
+            return None
+        found = next(Loop(plan.scheme, plan.setting, self, plan.ledger).exchanges(state), None)
+        if found is None or found[0].wire is not None or "w" not in found[0].sent:
+            return None
+        return found if len(found[0].workers) == self.deployment.silos else None
 
     def _with_buffers(self, names: tuple[str, ...], server: Vectors) -> tuple[str, ...]:
         return (*names, BUFFERS) if BUFFERS in server else names
@@ -192,7 +273,7 @@ class Fleet(Executor):
         here = [silo for silo in wanted if silo in self.membership.present]
         # The versions too: a silo may have been restarted with others since it said hello.
         same = {"protocol": PROTOCOL, "digest": self.deployment.digest, **versions()}
-        left = max(until - time.monotonic(), 1.0) + LATE
+        left = max(until - time.monotonic(), 1.0) + GRACE
         records = {silo: record(silo) if callable(record) else record for silo in here}
         messages = [
             protocol.message(
@@ -208,6 +289,7 @@ class Fleet(Executor):
         waiting = {sent: silo for sent, silo in zip(ids, here, strict=False) if sent}
         down = sum(protocol.nbytes(records[silo]) for silo in waiting.values())
         replies: dict[int, Message | Refusal] = {}
+        began = time.monotonic()
         while waiting:
             for sent, reply in self.pulls.pull(waiting).items():
                 silo = waiting.pop(sent)
@@ -215,8 +297,8 @@ class Fleet(Executor):
                     replies[silo] = reply
             if time.monotonic() >= until:
                 break
-            if waiting:
-                time.sleep(PAUSE)
+            if waiting:  # a tenth of the time that it takes anyway
+                time.sleep(min(max((time.monotonic() - began) / 10, SOONEST), PAUSE))
         late = frozenset(waiting[sent] for sent in self.pulls.drop(waiting))
         return replace(self._sorted_out(wanted, replies, number, down), late=late)
 
@@ -236,14 +318,18 @@ class Fleet(Executor):
         self, wanted: list[int], replies: dict[int, Message | Refusal], number: int, down: int
     ) -> Replies:
         """Separate answers whose labels are right from the others, which are refused."""
-        good, refused, up = {}, {}, 0
+        good, refused, measured, up = dict[int, Message](), {}, dict[int, Message](), 0
+        label = {"round": number, "digest": self.deployment.digest}
         for silo, reply in sorted(replies.items()):
             if isinstance(reply, Refusal):
                 refused[silo] = reply
                 continue
             try:
+                if MEASURES in protocol.records(reply):  # also beside the refusal to send an update
+                    protocol.expect(protocol.label(reply), silo=silo, **label)
+                    measured[silo] = reply
                 said = protocol.about(reply)
-                protocol.expect(said, silo=silo, round=number, digest=self.deployment.digest)
+                protocol.expect(said, silo=silo, **label)
                 # Steps in which it has not looked at its data say nothing of them.
                 held = said.get("samples", self.membership.samples.get(silo))
                 self.membership.count(silo, held)
@@ -253,7 +339,8 @@ class Fleet(Executor):
             if reply.has_content():
                 up += sum(map(protocol.nbytes, reply.content.array_records.values()))
         missed = tuple(silo for silo in wanted if silo not in replies)
-        return Replies(good, refused, missed, down, up)
+        told = {silo: protocol.metrics(reply) for silo, reply in good.items()}
+        return Replies(good, refused, missed, down, up, said=told, measured=measured)
 
     def _like(self, asked: Exchange) -> Vectors:
         """Names, lengths and types of what a silo returns, before transforms."""
@@ -298,7 +385,7 @@ class Fleet(Executor):
             before[silo] = before.get(silo, none).index_put(
                 (torch.tensor(asked.place),), lengths[silo]
             )
-            said = protocol.metrics(answers.good[silo])
+            said = answers.said[silo]
             told[silo] = {
                 name.removeprefix(TOLD): n for name, n in said.items() if name.startswith(TOLD)
             }
@@ -409,8 +496,8 @@ class Fleet(Executor):
         all samples together, which no silo can tell.
         """
         found, lost, refused = {}, 0, dict(answers.refused)
-        for silo, reply in answers.good.items():
-            said = protocol.metrics(reply)
+        for silo in answers.good:
+            said = answers.said[silo]
             if said.get("loss", -1) < 0:  # metrics that are not finite are left out
                 lost, refused[silo] = lost + 1, Refusal("its loss is not finite", not_finite=True)
             elif said.get("test_loss", 0) < 0:
@@ -466,7 +553,7 @@ class Fleet(Executor):
             else:
                 samples, weighs = self.membership.samples[silo], self.membership.counted[silo]
                 counted = weighs if weighs != samples else None
-                said = protocol.metrics(answers.good[silo])
+                said = dict(answers.said[silo])
                 known = {"samples": samples, "counted": counted, "metrics": said}
                 lines.append(entry(silo, phase, "ok", node=node, **known))
         self.log.write(number, lines)

@@ -115,7 +115,7 @@ class Federation:
         superlink: int | None = None,
         key: Path | None = None,
         authority: Path | None = None,
-        program: Sequence[str] = ("flower-supernode",),
+        program: Sequence[str] = ("fednag", "flower", "silo", "--any", "--"),
     ) -> subprocess.Popen[bytes]:
         """Start a silo's SuperNode; ``superlink`` is the port it is told to reach the server by."""
         folder, (own,) = self.processes.folder, free_ports(1)

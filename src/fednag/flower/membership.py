@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from fednag.flower import protocol
 from fednag.flower.protocol import HELLO, PROTOCOL, Refusal, compared, expect, one_line, versions
 from fednag.flower.pulls import Pulls
+from fednag.flower.resident import GRACE
 from fednag.flower.settings import Deployment
 from fednag.flower.silo_log import SiloLog
 
@@ -74,7 +75,9 @@ class Membership:
         self._drop([m for m, n in self._asked.items() if now - self._last[n] > patience])
         if newcomers := [node for node in self._names if self._is_due(node, now)]:
             about = {"protocol": PROTOCOL, "digest": self.deployment.digest, **versions()}
-            hellos = [protocol.message(HELLO, node, about) for node in newcomers]
+            # Who is not heard by then is asked again.
+            most = patience + GRACE
+            hellos = [protocol.message(HELLO, n, about, seconds=most) for n in newcomers]
             for sent, node in zip(self.grid.push_messages(hellos), newcomers, strict=False):
                 self._first.setdefault(node, now)
                 self._last[node] = now

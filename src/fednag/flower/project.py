@@ -18,7 +18,8 @@ from fednag.config.parts import LISTED, REGISTRIES
 from fednag.config.paths import PARTS
 from fednag.core.files import os_errors
 from fednag.errors import FednagError
-from fednag.flower.settings import PACKAGE, SILOS, Flower, read_run_config
+from fednag.flower import PACKAGE
+from fednag.flower.settings import SILOS, Flower, read_run_config
 
 CLIENT = '"""What a silo runs."""\n\nfrom fednag.flower.client import app\n\n__all__ = ["app"]\n'
 SERVER = (
@@ -28,6 +29,7 @@ SERVER = (
 IDLE = {
     ("engine", "chunk"),
     ("engine", "threads"),
+    ("engine", "inner"),
     ("checkpoint", "rounds"),
     ("checkpoint", "seconds"),
 }

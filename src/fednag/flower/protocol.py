@@ -26,9 +26,10 @@ from fednag.core.transform import Chain
 from fednag.core.vectors import Vector, Vectors, digest_of_bytes
 from fednag.errors import FednagError
 
-PROTOCOL = 2
+PROTOCOL = 3
 RAW = "fednag.raw"
 ARRAYS, CONFIG, METRICS = "vectors", "about", "metrics"
+MEASURES = "measures"  # of the model that came, in answers to a request to train it
 TOLD = "told."  # before the name of a number a controller asked for
 METRIC = "metric."  # before a metric's name, among the losses and counts
 HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"
@@ -176,12 +177,14 @@ def answer(
     about: Mapping[str, Any],
     vectors: ArrayRecord | None = None,
     metrics: Mapping[str, float] | None = None,
+    measures: Mapping[str, float] | None = None,
 ) -> Message:
     content = RecordDict({CONFIG: ConfigRecord(dict(about))})
     if vectors is not None:
         content[ARRAYS] = vectors
-    if metrics is not None:
-        content[METRICS] = MetricRecord(dict(metrics))
+    for name, numbers in ((METRICS, metrics), (MEASURES, measures)):
+        if numbers is not None:
+            content[name] = MetricRecord(dict(numbers))
     return Message(content=content, reply_to=to)
 
 
@@ -190,14 +193,24 @@ def nobody(given: Message) -> bool:
     return given.has_error() and given.error.code in ABSENT
 
 
-def about(given: Message) -> dict[str, Any]:
-    """What a message says it is about; a silo's refusal of what it was asked becomes ours."""
+def records(given: Message) -> set[str]:
+    """The names of a message's records."""
+    return set(given.content) if given.has_content() else set()
+
+
+def label(given: Message) -> dict[str, Any]:
+    """What a message says it is about."""
     if given.has_error():
         raise Refusal(f"it failed ({one_line(given.error.reason)})")
     records = given.content.config_records
     if set(records) != {CONFIG}:
         raise Refusal(f"it has no record {CONFIG!r} that says what it is about")
-    found = dict(records[CONFIG])
+    return dict(records[CONFIG])
+
+
+def about(given: Message) -> dict[str, Any]:
+    """The same, and a silo's refusal of what it was asked becomes ours."""
+    found = label(given)
     if isinstance(reason := found.get("refused"), str):
         raise Refusal(f"it says: {one_line(reason)}", found.get("not-finite") is True)
     return found
@@ -210,10 +223,11 @@ def arrays(given: Message) -> ArrayRecord:
     return records[ARRAYS]
 
 
-def metrics(given: Message) -> dict[str, float]:
+def metrics(given: Message, record: str = METRICS) -> dict[str, float]:
     """Finite numbers only; the rest is dropped."""
     records = given.content.metric_records
-    found = dict(records[METRICS]) if set(records) == {METRICS} else {}
+    known = set(records) <= {METRICS, MEASURES} and record in records
+    found = dict(records[record]) if known else {}
     return {
         name[:40]: number
         for name, number in list(found.items())[:20]

@@ -21,6 +21,7 @@ from flwr.superlink.grid import HttpGrid
 from fednag.flower.protocol import Refusal, one_line
 
 PIECES = 2000  # objects of a reply, at most; Flower cuts vectors into such of 5 MB
+ROOM = 1 << 26  # bytes of a reply, at most, beside those of its vectors
 
 
 @dataclass
@@ -30,13 +31,14 @@ class _Begun:
     name: str
     missing: list[str]
     contents: dict[str, bytes] = field(default_factory=dict)
+    size: int = 0  # bytes of those
 
 
 class Pulls:
-    """The replies of a grid."""
+    """The replies of a grid; a silo's may have so many bytes of vectors, ``most``."""
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+    def __init__(self, grid: Grid, most: int = 0) -> None:
+        self.grid, self.most = grid, most + ROOM
         self._begun: dict[str, _Begun] = {}  # by the message that is replied to
 
     def pull(self, asked: Collection[str]) -> dict[str, Message | Refusal | None]:
@@ -94,6 +96,9 @@ class Pulls:
             if not part.object_available:
                 return False
             begun.contents[begun.missing.pop(0)] = part.object_content
+            begun.size += len(part.object_content)
+            if begun.size > self.most:
+                raise Refusal(f"its answer has more than the {self.most} bytes that are allowed")
         return True
 
 

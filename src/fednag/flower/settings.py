@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from fednag.aggregators import Secure
 from fednag.config import (
@@ -36,11 +36,17 @@ from fednag.config.sections import Section
 from fednag.core.algorithm import Algorithm
 from fednag.core.loop import Scheme
 from fednag.errors import FednagError, within
+from fednag.flower import app_folder
 
 SILOS = "silos"  # the name of data that every silo brings itself
 SOURCE = "run config"
-PACKAGE = "fednag_app"  # of an app that `fednag flower init` writes
 MOST_SAMPLES = 10_000_000
+APP: ContextVar[Path | None] = ContextVar("APP", default=None)
+"""The folder of the app that a message is for, in a process that Flower has not put it into."""
+
+
+def _text(given: object) -> object:
+    return str(given) if type(given) is int else given
 
 
 class Flower(Section):
@@ -58,7 +64,8 @@ class Flower(Section):
     evaluate: Literal["auto", "server", "silos"] = "auto"
     other_versions: bool = False  # whether silos may have another torch or flwr
     bind: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,60}$")  # registered names are bind-0, bind-1
-    shape: str = ""  # of a sample, e.g. "1,28,28"; for data that silos bring
+    # Of a sample, e.g. "1,28,28"; for data that silos bring. One number need not be in quotes.
+    shape: Annotated[str, BeforeValidator(_text)] = ""
     classes: int = Field(0, ge=0, le=10**6)  # 0: regression
 
 
@@ -247,9 +254,7 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
             raise FednagError(section, "is a table", f"write e.g. {section}.key")
     rounds = raw.pop("rounds", None)
     # The user's own files come with the app, wherever Flower has put it on this machine.
-    home = getattr(sys.modules.get(PACKAGE), "__file__", None)
-    folder = Path(home).parent if home else None
-    raw = with_code(raw, folder)
+    raw = with_code(raw, APP.get() or app_folder())
     data, table = raw.get("data", {}), raw.get("algorithm", {})
     if data.get("name") == SILOS:
         raw["data"] = {**data, "name": CUSTOM}

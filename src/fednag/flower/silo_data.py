@@ -77,6 +77,14 @@ def held_by(deployment: Deployment, node_config: Mapping[str, Any]) -> Holding:
     return Holding(dataset, np.arange(len(dataset.x), dtype=np.int64))
 
 
+def version_of(node_config: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Sizes and dates of a data-folder's files: others, and the data are read again."""
+    if not (folder := node_config.get("data-folder")):
+        return []
+    found = [path.stat() for path in sorted(Path(str(folder)).glob("*.npy"))]
+    return [(file.st_size, file.st_mtime_ns) for file in found]
+
+
 def from_folder(folder: Path) -> dict[str, Tensor]:
     """The arrays in a folder; files that hold objects, which could run code, are refused."""
     found = {}

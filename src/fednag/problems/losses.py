@@ -23,6 +23,20 @@ Loss = Callable[[Any, Tensor], Tensor]
 
 
 def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
+    """One value a sample; where a sample has several classes (pixels, letters), their mean.
+
+    With one class a sample, scores are along the last dimension. With several they are along
+    dimension 1, as torch has them, or along the last one.
+    """
+    if y.dim() > 1 and scores.shape[:1] + scores.shape[2:] == y.shape:
+        if scores.shape[:-1] == y.shape:
+            raise ValueError(
+                f"of outputs of shape {tuple(scores.shape)} it is not clear which "
+                "dimension the classes are along; give loss=nn.CrossEntropyLoss(): it takes the "
+                "second"
+            )
+        picked = -scores.log_softmax(1).gather(1, y.unsqueeze(1)).squeeze(1)
+        return picked.flatten(1).mean(1)
     # torch's own, under vmap, becomes many more operations.
     return -scores.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
@@ -35,7 +49,8 @@ def squared_error(output: Tensor, y: Tensor) -> Tensor:
     if output.shape != y.shape:
         raise ValueError(
             f"it gives {output.shape[1]} numbers a sample, and the targets have {y.shape[1]}; "
-            "for classes, make the targets integers"
+            "for one class a sample give whole numbers, for several (pixels, letters) "
+            "loss='cross-entropy'"
         )
     return (output - y).square().mean(1)
 

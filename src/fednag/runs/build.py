@@ -130,6 +130,7 @@ class Builder:
                 iterations=training.iterations,
                 chunk=1 if scheme.gradient else engine.chunk,  # samples are stacked instead
                 threads=engine.threads,
+                inner=engine.inner,
             ),
         )
         check_shared(experiment, scheme, deal)
@@ -141,15 +142,21 @@ class Builder:
             )
         if len(choice.seconds) > 1 and not self._told:
             self._told = True
+            inner = f" and engine.inner={choice.inner}" if choice.inner > 1 else ""
             notes.append(
                 f"chunk {choice.chunk} chosen by timing{choice.made and f' on {choice.made}'}; "
                 "config.toml has it: run that, or set "
-                f"engine.chunk={choice.chunk}, to repeat this to the bit"
+                f"engine.chunk={choice.chunk}{inner}, to repeat this to the bit"
             )
         if not algorithm.elementwise and per_round > 1 and engine.chunk != 1:
             name = type(algorithm).__name__
             notes.append(f"{name} does not say that it is elementwise: workers are computed alone")
-        chosen = {"device": device, "chunk": choice.chunk, "threads": choice.threads}
+        chosen = {
+            "device": device,
+            "chunk": choice.chunk,
+            "threads": choice.threads,
+            "inner": choice.inner,
+        }
         resolved = experiment.model_copy(
             update={
                 "engine": engine.model_copy(update=chosen),
@@ -179,6 +186,7 @@ class Builder:
             metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
+            inner=choice.inner,
             ledger=experiment.ledger.kind == "chain",
             without=absent(training.without or (), scheme, workers),
         )
@@ -232,7 +240,8 @@ class Builder:
                         "data",
                         f"y holds integers of shape {tuple(dataset.y.shape)}, and no loss is "
                         "known for them",
-                        "give loss, or task='regression' if they are numbers",
+                        "give loss='cross-entropy' if they are classes (of pixels, of letters), "
+                        "task='regression' if they are numbers",
                     )
             given = partial(
                 Problem,
@@ -367,7 +376,7 @@ def tiered(experiment: Experiment, plan: Plan, dataset: Dataset) -> tuple[Plan, 
         "aggregator.kind": type(scheme.aggregator) is not Mean,
         "controller.kind": type(scheme.controller) not in (Constant, Poisson),
         "attack": bool(scheme.attacks),
-        "clock.fleet": experiment.clock.fleet is not None,
+        "clock.deadline": experiment.clock.deadline is not None,
         "privacy.delta": experiment.privacy.delta is not None,
         "ledger.kind": plan.ledger,
     }

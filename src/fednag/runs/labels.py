@@ -13,7 +13,10 @@ V = TypeVar("V", bound=RunView)
 T = TypeVar("T")
 
 # What may differ between runs that are averaged: it decides no number but by the seed.
-IDLE = ("name", "seed", "checkpoint.", "ledger.", "engine.threads", "engine.chunk")
+IDLE = (
+    *("name", "seed", "checkpoint.", "ledger.", "engine.threads", "engine.chunk", "engine.inner"),
+    *("evaluation.metrics", "evaluation.own"),
+)
 
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -68,6 +71,18 @@ def by_problem(runs: Sequence[V]) -> dict[str, list[V]]:
         number = sum(key.rpartition("-")[0] == name or key == name for key in named)
         named[f"{name}-{number + 1}" if number else name] = own
     return named
+
+
+def problem_of(settings: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Data and model as a heading names them: files of the user's own without their folders.
+
+    >>> problem_of({"data.name": "file", "data.path": "/srv/a/mine.npz", "model.name": "mlp"})
+    ('mine.npz', 'mlp')
+    """
+    data, path, model = (settings.get(key) for key in ("data.name", "data.path", "model.name"))
+    data = Path(str(path)).name if path is not None else data
+    model = Path(model).name if isinstance(model, str) and ".py:" in model else model
+    return str(data) if data else None, str(model) if model else None
 
 
 def by_label(runs: Sequence[V]) -> dict[str, list[V]]:

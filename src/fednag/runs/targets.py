@@ -45,7 +45,13 @@ class Target:
 
     @property
     def words(self) -> str:
-        return f"{self.measure} {self.value:g}"
+        return (
+            f"accuracy {self}" if self.measure == "accuracy" else f"{self.measure} {self.value:g}"
+        )
+
+    def shown(self, value: float) -> str:
+        """A value of the measure as people read it: accuracies in per cent, as in every table."""
+        return f"{value:.2%}" if self.measure == "accuracy" else f"{value:.4g}"
 
     def __str__(self) -> str:
         if self.measure == "accuracy":

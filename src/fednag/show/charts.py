@@ -6,7 +6,7 @@ import os
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
@@ -17,7 +17,7 @@ import altair as alt
 from fednag.core.files import os_errors, write_atomically
 from fednag.core.record import Record
 from fednag.runs.frontier import Cell
-from fednag.runs.labels import grouped
+from fednag.runs.labels import grouped, problem_of
 from fednag.runs.statistics import aligned, average
 from fednag.runs.targets import Target
 from fednag.runs.view import RunView
@@ -95,13 +95,13 @@ def heading(runs: Sequence[RunView]) -> str:
     """What was trained, for the title of a chart: the experiment's name, model, data and split."""
     names = dict.fromkeys(str(run.config["name"]) for run in runs if run.config.get("name"))
 
-    def shared(field: str) -> object:
-        values = dict.fromkeys(run.settings.get(field) for run in runs)
-        (value, *more) = values or [None]
+    def shared(values: Iterable[object]) -> object:
+        (value, *more) = dict.fromkeys(values) or [None]
         return None if more or value == "custom" else value
 
-    model, data, kind, workers = map(
-        shared, ("model.name", "data.name", "split.kind", "split.workers")
+    data, model = (shared(problem_of(run.settings)[place] for run in runs) for place in (0, 1))
+    kind, workers = (
+        shared(run.settings.get(f"split.{field}") for run in runs) for field in ("kind", "workers")
     )
     told = " on ".join(str(one) for one in (model, data) if one)
     parts = [told, f"{kind} split" if kind else "", f"{workers} workers" if workers else ""]
@@ -513,6 +513,47 @@ def plan_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:
     )
     chart = alt.layer(*layers, ring).properties(width=520, height=340)
     return finished(chart, title, anchor="start")
+
+
+MOST_CHOICES = 30
+
+
+def choices_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:
+    """Rows (choice, method, seconds, deviation, reached), best first: points with a deviation, and
+    arrows for those that were cut off before they reached it."""
+    shown = [
+        {
+            **row,
+            "low": max(row["seconds"] - row["deviation"], row["seconds"] / 10),
+            "high": row["seconds"] + row["deviation"],
+        }
+        for row in rows[:MOST_CHOICES]
+    ]
+    scale = alt.Scale(type="log", nice=False, padding=16)
+    x = alt.X("seconds:Q", title=f"seconds to {target}", scale=scale, axis=alt.Axis(format="~g"))
+    y = alt.Y(
+        "choice:N",
+        title=None,
+        sort=[row["choice"] for row in shown],
+        axis=alt.Axis(labelLimit=420, grid=True),
+    )
+    methods = list(dict.fromkeys(row["method"] for row in shown))
+    range_ = [look(style).colour for style in styles(methods)]
+    colour = alt.Color(
+        "method:N", scale=alt.Scale(domain=methods, range=range_), legend=alt.Legend(title=None)
+    )
+    base = alt.Chart(alt.InlineData(values=shown))
+    spread = base.mark_rule(strokeWidth=2, opacity=0.6).encode(
+        x=alt.X("low:Q", scale=scale, title=f"seconds to {target}"), x2="high:Q", y=y, color=colour
+    )
+    dots = base.transform_filter("datum.reached").mark_point(filled=True, size=70, opacity=1)
+    cut = base.transform_filter("!datum.reached").mark_point(shape="triangle-right", size=60)
+    tooltip = ["choice:N", alt.Tooltip("seconds:Q", format=".4g")]
+    encoded = [mark.encode(x=x, y=y, color=colour, tooltip=tooltip) for mark in (dots, cut)]
+    chart = alt.layer(spread, *encoded).properties(width=420, height=alt.Step(18))
+    more = f"; the first {MOST_CHOICES} of {len(rows)}" if len(rows) > MOST_CHOICES else ""
+    small = f"bar: ± one deviation; open triangle: cut off there, it takes longer{more}"
+    return finished(chart, title, small, anchor="start")
 
 
 def tuning_chart(rows: Sequence[dict[str, Any]], measure: str) -> Any:

@@ -26,7 +26,7 @@ from fednag.core.files import os_errors, write_atomically
 from fednag.core.keys import cohort
 from fednag.runs import frontier, paired
 from fednag.runs.frontier import amount
-from fednag.runs.labels import by_label, differing, distinguished
+from fednag.runs.labels import by_label, differing, distinguished, problem_of
 from fednag.runs.statistics import LEVEL, Row, Spread, average, ranked
 from fednag.runs.targets import Target, telling_target
 from fednag.runs.view import RunView
@@ -591,8 +591,8 @@ def _setting(views: Sequence[RunView], rows: Sequence[Row]) -> str:
     methods = "" if len(rows) == 1 else f"Of {len(rows)} methods"
     seeds = "one seed" if most == 1 else f"{most} seeds"
     words = f"{methods} over {seeds}" if methods else f"Over {seeds}"
-    data, model = settings.get("data.name"), settings.get("model.name")
-    alike = all(s.settings.get("data.name") == data for s in views)
+    data, model = problem_of(settings)
+    alike = all(problem_of(view.settings)[0] == data for view in views)
     if data and model and alike:
         words += f" on {data} ({model}"
         if workers := settings.get("split.workers"):

@@ -16,23 +16,23 @@ ENDED = "ended"  # the last column, of words
 
 
 def texts(rows: Sequence[Row], target: Target | None = None) -> list[dict[str, str]]:
-    """Each row's texts by heading; of the test loss and metrics, those that any row has.
+    """Each row's texts by heading; of accuracies, test loss and metrics, those that any row has.
 
     With a target, what it took to reach it comes last.
     """
+    judged = any(row.best_accuracy or row.final_accuracy for row in rows)
     tested = any(row.final_test_loss for row in rows)
     private = any(row.epsilon is not None for row in rows)
     metrics = dict.fromkeys(name for row in rows for name in row.final_metrics)
     found = []
     for row in rows:
         label = row.label if row.runs == 1 else f"{row.label} ({row.runs} runs)"
-        shown = {
-            "method": label,
-            "final accuracy": text(row.final_accuracy, PERCENT),
-            "best accuracy": text(row.best_accuracy, PERCENT),
-            "final loss": text(row.final_loss, NUMBER),
-            "best loss": text(row.best_loss, NUMBER),
-        }
+        shown = {"method": label}
+        if judged:
+            shown["final accuracy"] = text(row.final_accuracy, PERCENT)
+            shown["best accuracy"] = text(row.best_accuracy, PERCENT)
+        shown["final loss"] = text(row.final_loss, NUMBER)
+        shown["best loss"] = text(row.best_loss, NUMBER)
         if tested:
             shown["test loss"] = text(row.final_test_loss, NUMBER)
         shown |= {name: text(row.final_metrics.get(name), NUMBER) for name in metrics}
@@ -46,6 +46,34 @@ def texts(rows: Sequence[Row], target: Target | None = None) -> list[dict[str, s
         }
         found.append(shown | (to_target(row, target) if target else {}))
     return found
+
+
+def best_first(rows: Sequence[Row]) -> str:
+    """By what ``ranked`` has put the rows in order."""
+    by = "accuracy" if any(row.final_accuracy for row in rows) else "loss"
+    return f"best first, by final {by}"
+
+
+# Columns that a narrow screen can do without, the least needed first.
+SPARE = ("best loss", "best accuracy", "seconds", "test loss", "iterations", "MB sent")
+
+
+def fitting(lines: Sequence[dict[str, str]], width: int | None) -> list[dict[str, str]]:
+    """The lines without as many spare columns as need be to fit a screen; all of them if None."""
+    shown = list(lines)
+    for spare in SPARE:
+        if width is None or _drawn(shown) <= width:
+            break
+        shown = [{name: cell for name, cell in line.items() if name != spare} for line in shown]
+    return shown
+
+
+def _drawn(lines: Sequence[dict[str, str]]) -> int:
+    """How wide a table is: cells, a space at either side of each, and the lines between."""
+    columns = {name: [name, *(line[name] for line in lines)] for line in lines for name in line}
+    for words in ("method", ENDED):  # which fold
+        columns[words] = " ".join(columns[words]).split()
+    return 1 + sum(3 + max(map(len, column)) for column in columns.values())
 
 
 def to_target(row: Row, target: Target) -> dict[str, str]:

@@ -19,7 +19,7 @@ from fednag.errors import printable
 from fednag.runs.statistics import Row
 from fednag.runs.targets import Target
 from fednag.runs.view import RunView
-from fednag.show.tables import ENDED, paired_table, texts
+from fednag.show.tables import ENDED, fitting, paired_table, texts
 
 if TYPE_CHECKING:
     from fednag.config import Experiment
@@ -38,6 +38,7 @@ class Screen(Console):
 
 
 MOST_LINES = 20
+LONGEST = 24  # letters of a word that a column keeps whole
 QUIET_SECONDS = 10  # between two lines about a run when the output is not a terminal
 
 
@@ -153,15 +154,26 @@ def ranking(
     title: str,
     origins: Mapping[str, tuple[str, int]] | None = None,
     target: Target | None = None,
+    width: int | None = None,
 ) -> Table:
-    """The ranked table, best first; ``origins`` gives (method, seed) of rows labelled by folder."""
+    """The ranked table, best first; ``origins`` gives (method, seed) of rows labelled by folder.
+
+    A screen of this ``width`` is shown fewer columns where all would not fit.
+    """
     table = Table(title=title, title_justify="left")
-    lines = texts(rows, target)
+    lines = fitting(texts(rows, target), None if origins else width)
     for heading in lines[0]:
         words = heading in ("method", ENDED)
         # Numbers are never cut; a narrow screen folds the words.
         whole = not words and " to " not in heading
-        table.add_column(heading, justify="left" if words else "right", no_wrap=whole)
+        # The longest word stays whole, or a narrow screen would leave nothing of the column.
+        longest = max(map(len, " ".join(line[heading] for line in lines).split()), default=0)
+        table.add_column(
+            heading,
+            justify="left" if words else "right",
+            no_wrap=whole,
+            min_width=min(longest, LONGEST) if words else None,
+        )
     if origins:
         table.add_column("seed", justify="right", no_wrap=True)
         table.add_column("folder", overflow="fold")
