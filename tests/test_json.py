@@ -116,7 +116,7 @@ CASES: dict[str, Case] = {
         ("mobile-bandwidth", "4G.csv", "--out", "c"),
         {"kind", "fleet", "notes", "files"},
     ),
-    "time plan": (PLAN, {*TIMED, "advice", "best", "points"}),
+    "time plan": (PLAN, {*TIMED, "advice", "best", "surety", "points"}),
     "theory check": (
         ("tiny.toml",),
         {"constants", "minimum", "verdicts", "experiment", "notes", "files"},

@@ -31,14 +31,15 @@ from fednag.config import (
 )
 from fednag.config.own import short as short_name
 from fednag.core.algorithm import Algorithm
+from fednag.core.state import State
 from fednag.data.dataset import Values
 from fednag.errors import BusyError, FednagError
 from fednag.problems.losses import Loss
 from fednag.results import Comparison, Run
 from fednag.runs.build import Builder, Parts
 from fednag.runs.execute import Execution, Listener, find
-from fednag.runs.folder import RunFolder
-from fednag.runs.interrupts import Watch
+from fednag.runs.folder import OVER, RunFolder
+from fednag.runs.interrupts import Interrupted, Watch
 from fednag.show.notebook import progress
 
 __all__ = ["compare", "dataset", "grid", "resume_all", "run", "run_all", "sweep"]
@@ -197,6 +198,73 @@ def run_all(
                 raise
             busy.append(each[0])
     return runs
+
+
+class _Pause(Watch):
+    """Stops a run after a round of it, and passes on what another watch caught."""
+
+    def __init__(self, rounds: int, watch: Watch | None) -> None:
+        super().__init__()
+        self.rounds, self.watch, self.over = rounds, watch, False
+
+    def told(self, state: State) -> None:
+        self.over = state.round >= self.rounds
+
+    @property
+    def number(self) -> int | None:
+        asked = self.watch.number if self.watch else None
+        return PAUSED if asked is None and self.over else asked
+
+    @number.setter
+    def number(self, number: int | None) -> None:
+        """Only the other watch catches signals."""
+
+
+PAUSED = 0  # the number of no signal
+
+
+def run_until(
+    label: str,
+    experiment: Experiment,
+    rounds: int,
+    out: Path,
+    builder: Builder,
+    started: Started | None = None,
+    watch: Watch | None = None,
+) -> RunFolder:
+    """A run in ``out`` that goes on until it is over or has so many rounds, and then is saved.
+
+    It is begun, goes on where it was, or is left as it is if it has gone so far.
+    """
+    found: list[RunFolder] = []
+    engine = experiment.engine.model_copy(update={"chunk": 1})
+    known, *_ = builder.plan(experiment.model_copy(update={"engine": engine}))
+    folder = find(out, label, known)
+    if folder is not None and (folder.info().get("status") in OVER or _rounds(folder) >= rounds):
+        return folder
+    experiment = _settled(known, folder) if folder else experiment
+    resolved, plan, notes = builder.plan(experiment)
+    pause = _Pause(rounds, watch)
+    listener = started(label, resolved, plan.rounds) if started else None
+
+    def told(state: State) -> None:
+        pause.told(state)
+        if listener:
+            listener(state)
+
+    execution = Execution(resolved, plan, label, notes, told, pause, opened=found.append)
+    try:
+        outcome = execution.resume(folder) if folder else execution.start(out)
+        return RunFolder(outcome.folder) if outcome.folder else found[0]
+    except Interrupted as stopped:
+        if stopped.number != PAUSED:
+            raise
+    return found[0]
+
+
+def _rounds(folder: RunFolder) -> int:
+    records = folder.records()
+    return records[-1].round if records else 0
 
 
 def resume_all(

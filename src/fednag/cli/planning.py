@@ -1,4 +1,4 @@
-"""``fednag time plan``: the tau and the method of least expected time."""
+"""``fednag time plan``: the choices of least expected time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fednag.errors import FednagError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fednag.planning import Advice
+    from fednag.planning import Advice, Point
 
 
 @grouped
@@ -56,6 +56,23 @@ def time_plan(
         ),
     ] = "",
     algorithms: Algorithms = "",
+    participants: Annotated[
+        str, typer.Option(help="Workers of a round to try, e.g. 10,50; the file's when left out.")
+    ] = "",
+    uplinks: Annotated[
+        str, typer.Option(help="Chains of transforms to try, e.g. none,topk:share=0.01.")
+    ] = "",
+    deadlines: Annotated[
+        str,
+        typer.Option(help="Seconds of a round to try, e.g. none,0.5,2: who is late is left out."),
+    ] = "",
+    race: Annotated[
+        bool | None,
+        typer.Option(
+            "--race/--full",
+            help="Cut off what cannot be first (so if more than tau and method is chosen), or not.",
+        ),
+    ] = None,
     seeds: Seeds = "",
     replays: Replays = 20,
     iterations: Annotated[
@@ -65,7 +82,7 @@ def time_plan(
     out: Out = Path("runs"),
     telling: Telling,
 ) -> None:
-    """Recommend the tau and method that reach a target soonest on a fleet, with the curve.
+    """Recommend method, tau, cohort, uplink and deadline that reach a target soonest on a fleet.
 
     Runs are made in OUT/NAME-plan, or used again if they are there: another fleet trains nothing
     anew. Without --algorithms and a file that has some, fednag, fedmom and fedavg are tried.
@@ -100,18 +117,35 @@ def time_plan(
         "gammas": _numbers(gammas, "--gammas", "numbers from 0 up, e.g. 0.5,0.9", float, 0)
         or [gamma],
         "seeds": given_seeds(seeds, raw.get("seed", 0)),
+        "participants": _numbers(
+            participants, "--participants", "whole numbers from 1 up, e.g. 10,50", int, 1
+        ),
+        "uplinks": _different(listed(uplinks), "--uplinks", "chains, e.g. none,sign"),
+        "deadlines": _numbers(
+            deadlines.replace("none", "0"),
+            "--deadlines",
+            "seconds, or none, e.g. none,0.5,2",
+            float,
+            0,
+        ),
     }
+    if participants:
+        options["training.participants"] = "--participants"
     if gammas:
         options["algorithm.momentum"] = "--gammas"
     source = str(experiment or "fednag time plan")
     with blaming(options):
-        labels = [label for label, *_ in candidates(raw, target=target, source=source, **chosen)]
+        labels = [
+            label
+            for label, *_ in candidates(raw, target=target, source=source, fleet=where, **chosen)
+        ]
     usable(out)
     with training(labels, telling, ", or all by repeating the command") as (started, watch):
         advice = plan(
             where,
             target,
             experiment=raw,
+            race=race,
             replays=replays,
             out=out,
             started=started,
@@ -142,6 +176,12 @@ def _numbers(text: str, option: str, wish: str, kind: Any, least: float) -> list
     return found
 
 
+def _different(names: list[str], option: str, wish: str) -> list[str]:
+    if len(set(names)) < len(names):
+        raise FednagError(option, "one is there twice", f"write different {wish}")
+    return names
+
+
 def _document(advice: Advice) -> dict[str, Any]:
     return {
         "fleet": advice.fleet.as_data(),
@@ -149,30 +189,55 @@ def _document(advice: Advice) -> dict[str, Any]:
         "replays": advice.replays,
         "advice": advice.sentences,
         "best": asdict(advice.best) if advice.best else None,
+        "surety": asdict(advice.surety) if advice.surety else None,
         "points": [asdict(point) for point in advice.points],
     }
 
 
 def _table(advice: Advice) -> Table:
     from fednag.cli.time import time_cells
-    from fednag.devices.times import energy
+    from fednag.devices.times import duration, energy
 
     title = f"expected time to {advice.target.words} on {advice.fleet.title}"
     powered = advice.fleet.powered
-    numbers = ["tau", "time", "iterations", "rounds", "a round", *["energy"] * powered]
+    axes = _axes(advice)
+    numbers = ["tau", *axes, "time", "iterations", "rounds", "a round", *["energy"] * powered]
     made = table(["method"], numbers, ["remark"], title, whole=True)
-    for point in advice.points:
+    points = advice.points
+    if axes:  # a grid of several dimensions is read from its best
+        points = sorted(points, key=_order)
+    for point in points:
         row, best = point.row, point is advice.best
         least = "its least" if point is advice.best_of(point.method) else ""
-        remark = "least of all" if best else row.missed("reach", advice.target) or least
-        style = "bold" if best else "red" if row.seconds is None else None
+        cut = "" if point.later_than is None else f"later than {duration(point.later_than)}"
+        remark = "least of all" if best else cut or row.missed("reach", advice.target) or least
+        style = "bold" if best else "red" if row.seconds is None and not cut else None
         cells = [*time_cells(row), *[energy(row.joules)] * powered]
-        made.add_row(point.method, str(point.tau), *cells, remark, style=style)
+        chosen = [_cell(axis, getattr(point, axis)) for axis in axes]
+        made.add_row(point.method, str(point.tau), *chosen, *cells, remark, style=style)
     return made
 
 
+AXES = ("participants", "uplink", "deadline")
+
+
+def _axes(advice: Advice) -> list[str]:
+    """What was chosen beside method and tau."""
+    return [axis for axis in AXES if any(getattr(p, axis) is not None for p in advice.points)]
+
+
+def _cell(axis: str, value: Any) -> str:
+    if axis != "deadline":
+        return str(value)
+    return f"{value:g} s" if value else "none"
+
+
+def _order(point: Point) -> tuple[bool, float]:
+    return point.row.seconds is None, point.row.seconds or point.later_than or float("inf")
+
+
 def _write(advice: Advice, document: dict[str, Any], folder: Path) -> list[Path]:
-    from fednag.show.charts import plan_chart, save
+    from fednag.show.charts import choices_chart, plan_chart, save
     from fednag.show.terminal import count
 
     stem = folder / f"plan-{advice.fleet.name}"
@@ -196,7 +261,21 @@ def _write(advice: Advice, document: dict[str, Any], folder: Path) -> list[Path]
         never = dict.fromkeys(p.method for p in advice.points if advice.best_of(p.method) is None)
         if never:
             title += f"; never there: {', '.join(never)}"
-        written = save(plan_chart(drawn, title, advice.target.words), stem)
+        if _axes(advice):
+            rows = [
+                {
+                    "choice": point.choice.words,
+                    "method": point.method,
+                    "seconds": point.row.seconds or point.later_than,
+                    "deviation": point.row.deviation or 0.0,
+                    "reached": point.row.seconds is not None,
+                }
+                for point in sorted(advice.points, key=_order)
+                if point.row.seconds or point.later_than
+            ]
+            written = save(choices_chart(rows, title.split("; ring")[0], advice.target.words), stem)
+        else:
+            written = save(plan_chart(drawn, title, advice.target.words), stem)
     return [*written, write_report(stem.with_name(f"{stem.name}.json"), document)]
 
 

@@ -26,7 +26,7 @@ def scene(line: Timeline) -> dict[str, Any] | None:
     >>> fleet = load_fleet("highway")
     >>> found = scene(timelines(replay_runs([run], fleet, replays=1), fleet)[0])
     >>> [vehicle["name"] for vehicle in found["vehicles"]], len(found["units"])
-    (['0 car-1', '1 car-2', '2 car-3', '3 car-4'], 4)
+    (['0 car-1', '1 car-2', '2 car-3', '3 car-4'], 3)
     """
     fleet = line.fleet
     roads = fleet.roads

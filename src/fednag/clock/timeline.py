@@ -9,8 +9,9 @@ from typing import Any
 
 from fednag.clock.runs import Timed, TimedRun, timed_by_label
 from fednag.controllers import CONTROLLERS
+from fednag.devices.delays import Journey
 from fednag.devices.fleet import Fleet
-from fednag.devices.replay import Clock, Delays
+from fednag.devices.replay import Clock
 from fednag.devices.times import Availability
 from fednag.errors import FednagError
 
@@ -213,8 +214,9 @@ class _Rounds:
         plans = {i: load.exchanges(number, i) for i in there}
         now, idle = start, {i: start for i in asked if i not in there}
         for phase in range(len(plans[there[0]]) if there else 0):
-            delays = {i: clock.delays(number, i, phase, plans[i][phase]) for i in there}
-            ways = {i: self._way(i, delays[i], now, not self.leave_out) for i in there}
+            exchanges = {i: plans[i][phase] for i in there}
+            journeys = clock.journeys(number, phase, exchanges, now, again=not self.leave_out)
+            ways = {i: self._way(i, journeys[i], now, not self.leave_out) for i in there}
             limit = inf if self.deadline is None or load.pooled else now + self.deadline
             ends = {i: way[-1][2] if way else now for i, way in ways.items()}
             sound = {i: ends[i] <= limit and isfinite(ends[i]) and not ways[i][-1][3] for i in ways}
@@ -248,17 +250,13 @@ class _Rounds:
         """A round that does not wait for all: those who are asked work until they are done, or
         until ``end``, after which they are not waited for."""
         clock, load = self.clock, self.clock.workload
-        for worker in load.participants(number).tolist():
-            now, lost = start, False
-            if not clock.reachable(worker, now):
-                continue
-            for phase, exchange in enumerate(load.exchanges(number, worker)):
-                way = self._way(worker, clock.delays(number, worker, phase, exchange), now, False)
-                lost = lost or bool(way and (way[-1][3] or way[-1][2] > end))
-                yield from self._clipped(number, worker, way, end, lost)
-                now = way[-1][2] if way else now
-                if lost or not isfinite(now):
-                    break
+        there = [i for i in load.participants(number).tolist() if clock.reachable(i, start)]
+        # Methods whose rounds have several exchanges are refused where late answers count.
+        asked = {i: load.exchanges(number, i)[-1] for i in there}
+        for worker, journey in clock.journeys(number, len(load.stages) - 1, asked, start).items():
+            way = self._way(worker, journey, start, False)
+            lost = bool(way and (way[-1][3] or way[-1][2] > end))
+            yield from self._clipped(number, worker, way, end, lost)
 
     def _on(self, worker: int) -> Availability:
         return Availability() if self.clock.workload.pooled else self._device(worker)
@@ -266,10 +264,16 @@ class _Rounds:
     def _device(self, worker: int) -> Availability:
         return self.clock.fleet.device(worker).availability
 
-    def _way(self, worker: int, delays: Delays, start: float, again: bool) -> list[_Stretch]:
+    def _way(self, worker: int, journey: Journey, start: float, again: bool) -> list[_Stretch]:
         """An exchange as stretches (kind, start, end, lost), try after try where a contact was too
         short for it."""
-        on = self._on(worker)
+        on, delays = self._on(worker), journey.delays
+        if journey.received is not None and journey.computed is not None:  # the line is shared
+            return [
+                *_transfer(on, "down", start, journey.received),
+                ("compute", journey.received, journey.computed, False),
+                *_transfer(on, "up", journey.computed, journey.arrival),
+            ]
         if self.clock.workload.pooled:
             return [("compute", start, start + delays.compute, False)]
         found: list[_Stretch] = []

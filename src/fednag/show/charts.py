@@ -515,6 +515,47 @@ def plan_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:
     return finished(chart, title, anchor="start")
 
 
+MOST_CHOICES = 30
+
+
+def choices_chart(rows: Sequence[dict[str, Any]], title: str, target: str) -> Any:
+    """Rows (choice, method, seconds, deviation, reached), best first: points with a deviation, and
+    arrows for those that were cut off before they reached it."""
+    shown = [
+        {
+            **row,
+            "low": max(row["seconds"] - row["deviation"], row["seconds"] / 10),
+            "high": row["seconds"] + row["deviation"],
+        }
+        for row in rows[:MOST_CHOICES]
+    ]
+    scale = alt.Scale(type="log", nice=False, padding=16)
+    x = alt.X("seconds:Q", title=f"seconds to {target}", scale=scale, axis=alt.Axis(format="~g"))
+    y = alt.Y(
+        "choice:N",
+        title=None,
+        sort=[row["choice"] for row in shown],
+        axis=alt.Axis(labelLimit=420, grid=True),
+    )
+    methods = list(dict.fromkeys(row["method"] for row in shown))
+    range_ = [look(style).colour for style in styles(methods)]
+    colour = alt.Color(
+        "method:N", scale=alt.Scale(domain=methods, range=range_), legend=alt.Legend(title=None)
+    )
+    base = alt.Chart(alt.InlineData(values=shown))
+    spread = base.mark_rule(strokeWidth=2, opacity=0.6).encode(
+        x=alt.X("low:Q", scale=scale, title=f"seconds to {target}"), x2="high:Q", y=y, color=colour
+    )
+    dots = base.transform_filter("datum.reached").mark_point(filled=True, size=70, opacity=1)
+    cut = base.transform_filter("!datum.reached").mark_point(shape="triangle-right", size=60)
+    tooltip = ["choice:N", alt.Tooltip("seconds:Q", format=".4g")]
+    encoded = [mark.encode(x=x, y=y, color=colour, tooltip=tooltip) for mark in (dots, cut)]
+    chart = alt.layer(spread, *encoded).properties(width=420, height=alt.Step(18))
+    more = f"; the first {MOST_CHOICES} of {len(rows)}" if len(rows) > MOST_CHOICES else ""
+    small = f"bar: ± one deviation; open triangle: cut off there, it takes longer{more}"
+    return finished(chart, title, small, anchor="start")
+
+
 def tuning_chart(rows: Sequence[dict[str, Any]], measure: str) -> Any:
     """Rows (method, step, value, iterations, momentum, best): trials, a panel a method."""
     groups = grouped(rows, lambda row: str(row["method"]))
