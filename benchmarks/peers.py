@@ -19,6 +19,7 @@ class Peer:
 
 FLOWER = Peer("flower", "flwr[simulation]==1.41.0")
 PFL = Peer("pfl-research", "pfl==0.6.0")
+JAX = Peer("jax", "jax==0.10.2")
 
 
 def python_of(peer: Peer) -> tuple[Path | None, str]:

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from contest import Contender, Contest, facts_of
-from peers import FLOWER, PFL, Peer, python_of
+from peers import FLOWER, JAX, PFL, Peer, python_of
 from table import markdown
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ ROOT = HERE.parent
 FEDNAG = Path(sys.executable).with_name("fednag")
 BATCH = 64
 CHOICES = 8  # times that auto is asked, each time in a new process
-PARTS = ("contests", "large", "scans", "busy", "many", "clients", "commands")
+PARTS = ("contests", "large", "texts", "tiny", "scans", "busy", "many", "clients", "commands")
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ class Bench:
             "peers": {},
             "contests": [],
         }
-        self.pythons = {peer.name: self._python(peer) for peer in (FLOWER, PFL)}
+        self.pythons = {peer.name: self._python(peer) for peer in (FLOWER, PFL, JAX)}
 
     def everything(self, parts: Sequence[str]) -> None:
         rounds = {"logistic": 20, "many": 4, "cnn": 2}
@@ -81,8 +81,15 @@ class Bench:
                 self.contest("logistic", 100, rounds["many"])
                 self.contest("cnn", 4, rounds["cnn"])
             elif part == "large":
-                for batch in () if self.smoke else (16, 64):  # its checks alone take a minute
-                    self.large("vgg16", 4, batch)
+                # Their checks alone take a minute.
+                large = [("vgg16", 16), ("vgg16", 64), ("vgg16-gn", 64), ("resnet20", 64)]
+                for model, batch in [] if self.smoke else large:
+                    self.large(model, 4, batch)
+            elif part == "texts":
+                for model in ("lstm", "transformer"):
+                    self.texts(model, 2 if self.smoke else 10, 32)
+            elif part == "tiny":
+                self.tiny()
             elif part == "scans":
                 self.scan("logistic", 4, [(1, 2), (2, 2), (2, 1), (4, 1)], rounds["logistic"])
                 chunks = [(4, 2), (7, 2), (13, 2), (25, 2), (50, 2), (13, 1)]
@@ -120,6 +127,9 @@ class Bench:
             label = f"pfl-research, {processes} process{'es' if processes > 1 else ''}"
             work = {"threads": processes, "python": pfl}
             contenders.append(self._contender(label, "pfl_research.py", model, workers, **work))
+        if self.pythons["jax"] and model == "logistic":
+            jax = {"python": self.pythons["jax"], "pausable": True}
+            contenders.append(self._contender("JAX", "jax_loop.py", model, workers, **jax))
         title = f"{model}, N = {workers}, tau 20"
         say(f"contest: {title}")
         self._play(title, contenders, rounds, "contest", self.turns)
@@ -146,6 +156,35 @@ class Bench:
         title = f"{model}, N = {workers}, batch {batch}, tau 5, random images of CIFAR-10's shape"
         say(f"contest: {title}")
         self._play(title, contenders, 1, "large", self.turns)
+
+    def texts(self, model: str, workers: int, batch: int) -> None:
+        """fednag, the plain loop and the same with torch.compile, on pieces of random text."""
+        folder = self.folder / "text"
+        if not folder.exists():
+            folder.mkdir()
+            rng = np.random.default_rng(0)
+            np.save(folder / "x.npy", rng.integers(0, 80, (4000, 32)))
+            np.save(folder / "y.npy", rng.integers(0, 80, 4000).astype(np.uint8))
+        given: dict[str, Any] = {"batch": batch, "tau": 5, "data": folder}
+        contenders = [self._contender("fednag", "ours.py", model, workers, **given)]
+        for compiled in (False,) if self.smoke else (False, True):
+            for threads in (1, 2):
+                label = (
+                    f"plain loop{', compiled' * compiled}, {threads} thread{'s' * (threads > 1)}"
+                )
+                more = {"threads": threads, "compiled": compiled}
+                contenders.append(
+                    self._contender(label, "plain_loop.py", model, workers, **given, **more)
+                )
+        title = f"{model}, N = {workers}, batch {batch}, tau 5, random text"
+        say(f"contest: {title}")
+        self._play(title, contenders, 2, "texts", self.turns)
+
+    def tiny(self) -> None:
+        """Six short runs, nothing known of the machine, and the seconds that timing takes."""
+        say("six tiny runs")
+        found = json.loads(output([sys.executable, HERE / "tiny.py"]))
+        self.found["tiny"] = found
 
     def scan(self, model: str, workers: int, settings: list[tuple[int, int]], rounds: int) -> None:
         """What fednag chooses when asked again and again, among settings given by hand."""
@@ -253,11 +292,13 @@ class Bench:
         batch: int = BATCH,
         tau: int = 20,
         data: Path | None = None,
+        compiled: bool = False,
         pausable: bool = True,  # Ray takes a process that stands still for dead
     ) -> Contender:
         tau = 2 if self.smoke else tau
         work = {"model": model, "workers": workers, "tau": tau, "batch": batch}
         work |= {"data": str(data or self.folder), "threads": threads, "chunk": chunk}
+        work |= {"compiled": compiled}
         return Contender(label, script, work, python, pausable)
 
     def _python(self, peer: Peer) -> Path | None:

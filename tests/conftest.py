@@ -83,8 +83,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs choose their chunk after few turns, each anew: how fast they are is not tested."""
-    monkeypatch.setattr(tuning, "PATIENCE", 0.0)
+    """Runs take their chunk by the rule, and time nothing: how fast they are is not tested."""
+    monkeypatch.setattr(tuning, "LEAST_SECONDS", float("inf"))
     monkeypatch.setattr(choices, "cache_folder", lambda: None)
 
 

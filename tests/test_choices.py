@@ -22,6 +22,8 @@ WORK: dict[str, Any] = {"model": "logistic", "workers": 4, "tau": 2, "iterations
 def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """Chunks given to the timer, 0 where it had to time; choices are kept in a folder."""
     asked: list[int] = []
+    monkeypatch.setattr(tuning, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(tuning, "allowed", lambda run: 0.1)
     real = tuning.choose
 
     def choose(*given: Any, chunk: int, **options: Any) -> tuning.Choice:
@@ -75,6 +77,8 @@ def test_other_work_is_timed_for_itself(timed: list[int], other: dict[str, Any])
         lambda held: json.dumps(held | {"chunk": 3}),
         lambda held: json.dumps(held | {"chunk": True}),
         lambda held: json.dumps(held | {"threads": 10**6}),
+        lambda held: json.dumps(held | {"inner": 0}),
+        lambda held: json.dumps({name: own for name, own in held.items() if name != "inner"}),
         lambda held: json.dumps(held | {"seconds": [1]}),
         lambda held: json.dumps(held | {"made": "2020-01-01"}),
         lambda held: json.dumps(held | {"made": "3020-01-01"}),

@@ -93,6 +93,7 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "engine.dtype": ("float32", "float64"),
     "engine.chunk": (0, 2),
     "engine.threads": (0, 2),
+    "engine.inner": (1, 2),
     "engine.recorded": (True, False),
     "engine.memory": (None, "disk"),
     "checkpoint.rounds": (0, 1),
@@ -187,7 +188,7 @@ NO_NUMBERS = {
     *("ledger.kind", "ledger.anchor"),
 }
 AFTER_FIRST = {
-    *("data.task", "data.validation", "split.samples"),
+    *("data.task", "data.validation", "split.samples", "engine.inner"),
     *("model.batch_norm", "engine.recorded", "evaluation.metrics", "evaluation.own"),
     *("stop.metrics", "stop.patience", "stop.watch", "stop.min_change"),
     *("stop.bytes", "stop.plateau", "stop.window"),
@@ -249,7 +250,7 @@ def test_what_decides_the_numbers_changes_the_key(field: str) -> None:
     after, *_ = changed(base, field, FIELDS[field][1]).all_keys
     same = field in NO_NUMBERS | {"clock.fleet"}
     assert (after.exact == before.exact) == same
-    assert (after.short == before.short) == (same or field == "engine.chunk")
+    assert (after.short == before.short) == (same or field in ("engine.chunk", "engine.inner"))
     assert len(first) == 1
 
 

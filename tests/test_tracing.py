@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import fednag
 from fednag import Algorithm, FedNAG, Vectors
 from fednag.compute import kernels
-from fednag.compute.recording import Traced, record
+from fednag.compute.recording import Traced, draws, record
 from fednag.compute.replay import compiled, in_python
 from fednag.compute.threads import tidied
 from fednag.core.algorithm import Grad
@@ -403,3 +403,62 @@ def test_softmax_over_few_scores_is_torchs(shape: tuple[int, ...]) -> None:
     given = torch.randn(shape, dtype=torch.float64), torch.randn(shape, dtype=torch.float64)
     for found, expected in zip(Traced(both)(*given), both(*given), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+
+
+class OfSequences(nn.Module):
+    """Scores from an LSTM, or from attention, over a sequence of numbers."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        if kind == "lstm":
+            self.inner: nn.Module = nn.LSTM(5, 8, num_layers=2, batch_first=True)
+        elif kind == "bidirectional":
+            self.inner = nn.LSTM(5, 4, bidirectional=True, batch_first=True)
+        else:
+            width = {"d_model": 8, "nhead": 2, "dim_feedforward": 12, "dropout": 0.0}
+            layer = nn.TransformerEncoderLayer(**width, batch_first=True)
+            self.inner = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.before = nn.Linear(5, 8)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.inner(self.before(x) if hasattr(self, "before") else x)
+        return self.out((found[0] if isinstance(found, tuple) else found)[:, -1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["lstm", "bidirectional", "transformer"])
+def test_models_of_sequences_are_recorded(kind: str, dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(12, 6, 5, generator=draw, dtype=dtype)
+    y = torch.randint(3, (12,), generator=draw)
+    ours, torchs = slopes(OfSequences(kind).to(dtype), x, y)  # it is recorded, or this fails
+    close = 1e-5 if dtype == torch.float32 else 1e-12
+    assert (ours - torchs).abs().max() < close * torchs.abs().max()
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_a_run_over_sequences_is_a_plain_loops(kind: str) -> None:
+    draw = torch.Generator().manual_seed(1)
+    x, y = torch.randn(48, 6, 5, generator=draw), torch.randint(3, (48,), generator=draw)
+    given = {"data": (x, y), "test": (x, y), "workers": 3, "tau": 2, "iterations": 8, "batch": 4}
+    runs = [
+        fednag.run("fednag", model=OfSequences(kind), engine={"recorded": recorded}, **given)
+        for recorded in (True, False)
+    ]
+    assert not any("not recorded" in note for note in runs[0].notes)
+    losses = [[record.loss for record in run.records] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_operations_draw_where_they_leave_something_out() -> None:
+    q = torch.randn(1, 1, 2, 4)
+    for name in ("flash_attention_for_cpu", "attention_math", "cudnn_attention"):
+        attend = getattr(aten, f"_scaled_dot_product_{name}").default
+        assert not draws(attend, (q, q, q), {})
+        assert not draws(attend, (q, q, q), {"dropout_p": 0.0})
+        assert draws(attend, (q, q, q), {"dropout_p": 0.5})
+    assert draws(aten._scaled_dot_product_flash_attention.default, (q, q, q, 0.1), {})
+    assert draws(aten.bernoulli.default, (q,), {})
+    assert not draws(aten.mul.Tensor, (q, q), {})

@@ -20,6 +20,7 @@ from fednag.core.algorithm import WorkerData
 from fednag.core.keys import Draws
 from fednag.core.loop import Scheme
 from fednag.core.vectors import Vectors
+from fednag.data.dataset import Dataset
 from fednag.data.sets import load
 from fednag.problems.problem import Problem
 from fednag.simulate import tuning
@@ -46,17 +47,24 @@ def clock(
     """Replace the timers; returns the chunks that take turns, in their order."""
     turns: list[int] = []
 
-    def round_of(trial: Trial, chunk: int, workers: int, threads: int) -> Turn:
+    def round_of(trial: Trial, chunk: int, workers: int, threads: int, inner: int = 0) -> Turn:
         assert threads == min(2, -(-workers // chunk))
         turns.append(chunk)
         return Turn((walls or {}).get(chunk, 1.0), (rounds or {}).get(chunk, 1.0))
 
     monkeypatch.setattr(Trial, "alone", lambda trial, chunk: alone[chunk])
     monkeypatch.setattr(Trial, "round", round_of)
-    monkeypatch.setattr(tuning, "PATIENCE", 0.0)
-    monkeypatch.setattr(tuning, "SHARE", 0.0)
+    timed(monkeypatch)
     monkeypatch.setattr(tuning, "cores", lambda: 2)
     return turns
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, seconds: float = 60.0, turns: int = 3) -> None:
+    """Have chunks timed, however short the run: for so long, and so many turns at most."""
+    monkeypatch.setattr(tuning, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(tuning, "MOST_SECONDS", seconds)
+    monkeypatch.setattr(tuning, "allowed", lambda run: seconds)
+    monkeypatch.setattr(tuning, "MOST_TURNS", turns)
 
 
 FEDNAG = FedNAG()
@@ -111,34 +119,95 @@ def test_who_is_clearly_behind_takes_no_more_turns(
 ) -> None:
     alone = {1: 9.0, 2: 2.0, 4: 2.0, 8: 2.0, 15: 9.0}
     turns = clock(monkeypatch, alone, rounds={2: 1.3, 4: 1.0, 8: 1.05})
-    monkeypatch.setattr(tuning, "PATIENCE", 60.0)
+    timed(monkeypatch, turns=40)
     assert choice_of(problem, 30).chunk == 4
     assert turns.count(2) == tuning.FAIR_TURNS
     assert turns.count(4) == turns.count(8) == tuning.MOST_TURNS
 
 
-def test_a_long_run_is_worth_more_turns(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fiftieth of what the run will take, within limits."""
+def test_timing_is_a_small_part_of_a_run(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a short run, less than a second of any but a long one."""
     now = [0.0]
     clock(monkeypatch, {1: 9.0, 2: 0.002, 4: 0.002, 8: 9.0})
-    monkeypatch.setattr(tuning, "PATIENCE", 1.2)
-    monkeypatch.setattr(tuning, "SHARE", 0.02)
+    monkeypatch.undo()
     monkeypatch.setattr(tuning.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(tuning, "_plain_seconds", lambda *_: 0.001)
+    monkeypatch.setattr(tuning, "cores", lambda: 2)
+
+    def alone(trial: Trial, chunk: int) -> float:
+        now[0] += 0.05
+        return 0.002
 
     def round_of(trial: Trial, chunk: int, *_: int) -> Turn:
-        now[0] += 0.1
+        now[0] += 0.05
         return Turn(1.0, 1.0)
 
+    monkeypatch.setattr(Trial, "alone", alone)
     monkeypatch.setattr(Trial, "round", round_of)
     monkeypatch.setattr(Trial, "__init__", lambda *_: None)
+    monkeypatch.setattr(Trial, "inner", 1, raising=False)
     spent = []
-    for iterations in (10, 20_000, 10**9):  # about 0.08, 160 and 8 million seconds
+    for iterations in (500, 4_000, 12_000, 50_000, 10**9):  # 2, 16, 48, 200 seconds, and for ever
         now[0] = 0.0
-        choice_of(problem, 8, iterations=iterations)
+        choice = choice_of(problem, 8, iterations=iterations)
         spent.append(round(now[0], 1))
-    assert spent[0] == pytest.approx(1.2, abs=0.3)
-    assert spent[1] == pytest.approx(3.2, abs=0.3)
-    assert spent[2] == pytest.approx(8.0, abs=0.3)
+    assert spent[0] == 0  # the rule: all that a thread has
+    assert choice_of(problem, 8, iterations=500) == tuning.Choice(4, 2)
+    assert spent[1:] == pytest.approx([0.48, 0.96, 4.0, 8.0], abs=0.3)
+    assert choice.seconds
+
+
+def test_the_rule_stacks_small_models_alone() -> None:
+    def guess(module: nn.Module, shape: tuple[int, ...], plain: float, workers: int = 8) -> int:
+        x, y = torch.zeros(4, *shape), torch.zeros(4, dtype=torch.int64)
+        own = Problem(Dataset("own", x, y, x[:0], y[:0], 2), module)
+        return tuning._guess(own, plain, workers, 2)
+
+    small = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    assert guess(small, (1, 8, 8), 0.001) == 4
+    assert guess(small, (1, 8, 8), 0.001, workers=1000) == 63
+    assert guess(small, (1, 8, 8), 0.1) == 1
+    assert guess(nn.Sequential(nn.Flatten(), nn.Linear(64, 10_000)), (1, 8, 8), 0.001) == 1
+    assert (
+        guess(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 2)), (1, 8, 8), 0.001)
+        == 1
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_large_model_may_have_all_cores_for_one_task(
+    problem: Problem, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock(monkeypatch, {1: 1.0, 2: 1.6})
+    monkeypatch.setattr(tuning, "_plain_seconds", lambda *_: 0.1)
+    walls = {}
+
+    def round_of(trial: Trial, chunk: int, many: int, threads: int, inner: int = 0) -> Turn:
+        return Turn(walls[threads, inner], 1.0)
+
+    monkeypatch.setattr(Trial, "round", round_of)
+    apart = min(2, workers)
+    for together, expected in ((0.9, (1, 1, 2)), (0.99, (1, 2, 1)), (1.2, (1, 2, 1))):
+        walls.update({(apart, 1): 1.0, (1, 2): together})
+        choice = choice_of(problem, workers)
+        assert (choice.chunk, choice.threads, choice.inner) == expected
+    assert choice_of(problem, workers, threads=2).inner == 1  # what is given stays
+    # Without time to find out: by the rule.
+    monkeypatch.setattr(tuning, "LEAST_SECONDS", 1e9)
+    assert choice_of(problem, workers).inner == (2 if workers == 1 else 1)
+    monkeypatch.setattr(tuning, "HEAVY", 10)
+    assert choice_of(problem, workers).inner == 2
+
+
+def test_tasks_on_several_cores_give_the_same_numbers(tmp_path: Path) -> None:
+    arguments = {"model": "cnn", "workers": 2, "tau": 2, "iterations": 4, "batch": 8}
+    runs = [
+        fednag.run("fednag", **arguments, engine={"chunk": 1, "threads": t, "inner": n})
+        for t, n in ((2, 1), (1, 2))
+    ]
+    losses = [[record.loss for record in run.records] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert torch.get_num_threads() >= 1
 
 
 def test_much_slower_ends_the_search(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +248,7 @@ def test_what_is_given_is_not_timed(problem: Problem, monkeypatch: pytest.Monkey
 def test_the_real_timer_times_every_method(
     problem: Problem, name: str, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "PATIENCE", 0.0)
+    timed(monkeypatch, 0.2)
     owned = [np.arange(size) for size in (20, 300, 40, 5, 60, 70, 80, 90)]
     draws = Draws(0, [len(mine) for mine in owned], batch)
     choice = choose(problem, Scheme(ALGORITHMS[name]()), owned, draws, 3, participants=8, threads=2)
@@ -254,7 +323,7 @@ def test_methods_that_are_compared_share_the_choice(
     turns = clock(monkeypatch, {1: 2.0, 2: 1.0, 4: 1.2})
     arguments = {"model": "logistic", "workers": 4, "tau": 2, "iterations": 4, "batch": 8}
     result = fednag.compare(["fednag", "csgd", "fedavg"], **arguments, out=tmp_path, resume=resume)
-    assert turns == [2, 4] * tuning.FEWEST_TURNS  # once for all
+    assert turns == [2, 4] * 3  # once for all
     chunks = {run.label: run.experiment.engine.chunk for run in result.runs}
     assert chunks == {"fednag": 2, "csgd": 1, "fedavg": 2}
     said = [run.label for run in result.runs if any("by timing" in n for n in run.notes)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from turnstile import Turnstile, tell
-from workload import LR, MOMENTUM, Work
+from workload import CHARACTERS, LR, MOMENTUM, Work
 
 from fednag.config import parse
 from fednag.data.dataset import Dataset
@@ -19,11 +19,13 @@ def main() -> None:
     work, turnstile = Work.given(), Turnstile()
     x, y = work.arrays()
     images, labels = torch.from_numpy(x), torch.from_numpy(y.astype(np.int64))
-    dataset = Dataset("images", images, labels, images[:64], labels[:64], 10, 1 / 255)
+    classes, scale = (CHARACTERS, 1.0) if work.is_text else (10, 1 / 255)
+    dataset = Dataset("own", images, labels, images[:64], labels[:64], classes, scale)
+    parts = Parts(dataset=dataset, module=work.module() if work.is_text else None)
     experiment = parse(
         {
             "data": {"name": "custom"},
-            "model": {"name": work.model},
+            "model": {"name": "custom" if work.is_text else work.model},
             "split": {"workers": work.workers},
             "algorithm": {"name": "fednag", "lr": LR, "momentum": MOMENTUM},
             "training": {"tau": work.tau, "iterations": FOR_EVER, "batch": work.batch},
@@ -31,8 +33,14 @@ def main() -> None:
             "engine": {"chunk": work.chunk, "threads": work.threads},
         }
     )
-    resolved, plan, _ = Builder(Parts(dataset=dataset)).plan(experiment)
-    tell(chosen={"chunk": resolved.engine.chunk, "threads": resolved.engine.threads})
+    resolved, plan, _ = Builder(parts).plan(experiment)
+    tell(
+        chosen={
+            "chunk": resolved.engine.chunk,
+            "threads": resolved.engine.threads,
+            "inner": resolved.engine.inner,
+        }
+    )
     states = simulate(plan)
     next(states)
     for _ in states:

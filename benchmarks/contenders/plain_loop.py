@@ -11,11 +11,12 @@ def main() -> None:
     work, turnstile = Work.given(), Turnstile()
     torch.set_num_threads(work.threads)
     model = work.module()
+    called = torch.compile(model) if work.compiled else None
     batches = [work.batches(worker) for worker in range(work.workers)]
     weights, momenta = [p.detach().clone() for p in model.parameters()], None
     going = True
     while going:
-        results = [local_nag(model, weights, momenta, mine, work.tau) for mine in batches]
+        results = [local_nag(model, weights, momenta, mine, work.tau, called) for mine in batches]
         weights = [
             torch.stack(values).mean(0) for values in zip(*(r[0] for r in results), strict=True)
         ]

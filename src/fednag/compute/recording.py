@@ -46,13 +46,8 @@ FRESH = (  # their results are new memory
     aten.addmm.default,
     aten.baddbmm.default,
 )
-# Operations that draw random numbers only where their dropout is above 0: its place among the
-# arguments.
-DROPOUTS = {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
-    aten._scaled_dot_product_flash_attention.default: 3,
-    aten._scaled_dot_product_efficient_attention.default: 5,
-}
+# What operations call the share they leave out at random: where it is 0, they draw nothing.
+SHARES_LEFT_OUT = ("dropout_p", "dropout")
 # Ways to take values out of torch, which a recording would repeat for ever.
 LEAVING = ("numpy", "tolist", "item", "__array__", "data_ptr", "__dlpack__", "__reduce_ex__")
 
@@ -351,7 +346,7 @@ class Recorder(Dispatch):
             if _memory(tensor) in self._computed:
                 raise NotRecordableError("it reaches the values of a tensor by .data")
             name = f"constant_{len(self._constants)}"
-            self._constants[name] = tensor
+            self._constants[name] = tensor.detach()
             self._bind(tensor, self._source(self._graph.get_attr(name), tensor))
             self._held.add(_memory(tensor))
         return self._nodes[id(tensor)]
@@ -374,10 +369,11 @@ def _refuse(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
 def draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if torch.Tag.nondeterministic_seeded not in function.tags:
         return False
-    place = DROPOUTS.get(function)
-    if place is None:
-        return True
-    return bool(args[place] if place < len(args) else kwargs.get("dropout_p", 0.0))
+    for place, argument in enumerate(function._schema.arguments):
+        if argument.name in SHARES_LEFT_OUT:
+            given = args[place] if place < len(args) else kwargs.get(argument.name)
+            return bool(argument.default_value if given is None else given)
+    return True
 
 
 def writes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:

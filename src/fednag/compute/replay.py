@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 _C: Any = torch._C
+aten = torch.ops.aten
 
 Replay = Callable[..., Any]
 
@@ -40,6 +41,7 @@ FORMATS = {
     torch.channels_last: 2,
     torch.channels_last_3d: 3,
 }
+NOTED = (aten.mkldnn_rnn_layer.default,)  # an LSTM, as oneDNN computes it
 
 
 def compiled(module: GraphModule) -> Replay:
@@ -49,11 +51,13 @@ def compiled(module: GraphModule) -> Replay:
     except (RuntimeError, TypeError, KeyError, AttributeError, NotImplementedError):
         return in_python(module)
 
+    remembers = keeps_notes(module)
+
     def replay(*tensors: Tensor) -> Any:
         # Without optimisation, which would begin after a few calls and might change roundings.
         # Set by hand: two context managers take as long as a small operation.
         graded, optimised = torch.is_grad_enabled(), _C._get_graph_executor_optimize()
-        _C._set_grad_enabled(False)
+        _C._set_grad_enabled(remembers)
         _C._set_graph_executor_optimize(False)
         try:
             return function(*tensors, *constants)
@@ -67,11 +71,21 @@ def compiled(module: GraphModule) -> Replay:
 def in_python(module: GraphModule) -> Replay:
     """A recording, operation by operation."""
 
+    remembers = keeps_notes(module)
+
     def replay(*tensors: Tensor) -> Any:
-        with torch.no_grad():
+        with torch.set_grad_enabled(remembers):
             return module(*tensors)
 
     return replay
+
+
+def keeps_notes(module: GraphModule) -> bool:
+    """Whether an operation keeps its notes for the way back only where gradients are wanted.
+
+    Nothing in a replay requires gradients, so that autograd has nothing to do there either way.
+    """
+    return any(node.target in NOTED for node in module.graph.nodes)
 
 
 class _Translation:

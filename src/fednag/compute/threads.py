@@ -1,7 +1,9 @@
 """Threads that each compute on one core, and the memory that training frees.
 
 Torch's own parallel kernels wait for each other at barriers, and collapse when another process
-takes a core. So each of our threads uses one intra-op thread, and works on tasks of its own.
+takes a core. So each of our threads uses one intra-op thread, and works on tasks of its own; only
+for models so large that two at a time do not fit into the processor's caches it may be better to
+compute one task at a time on all cores.
 """
 
 from __future__ import annotations
@@ -40,19 +42,19 @@ def one_thread() -> Iterator[None]:
 
 
 class ThreadPool:
-    """``threads`` threads; with one, the caller's own does the work."""
+    """``threads`` threads, each computing on ``inner`` cores; one is the caller's own."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    def __init__(self, threads: int, inner: int = 1) -> None:
+        self.threads, self.inner = threads, inner
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> ThreadPool:
         keep_freed_memory()
         self._before = torch.get_num_threads()
-        torch.set_num_threads(1)
+        torch.set_num_threads(self.inner)
         if self.threads > 1:
             self._pool = ThreadPoolExecutor(
-                self.threads, initializer=torch.set_num_threads, initargs=(1,)
+                self.threads, initializer=torch.set_num_threads, initargs=(self.inner,)
             )
         return self
 

@@ -152,7 +152,11 @@ def _first(given: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any
 
 
 def _without_chunk(content: Mapping[str, Any]) -> dict[str, Any]:
-    engine = {name: own for name, own in content.get("engine", {}).items() if name != "chunk"}
+    engine = {
+        name: own
+        for name, own in content.get("engine", {}).items()
+        if name not in ("chunk", "inner")
+    }
     rest = {name: own for name, own in content.items() if name != "engine"}
     return {**rest, "engine": engine} if engine else rest
 

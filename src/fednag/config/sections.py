@@ -140,6 +140,7 @@ class Engine(Section):
     dtype: Literal["float32", "float64"] = "float32"
     chunk: CountOrZero = 0
     threads: int = Field(0, ge=0, le=1024)
+    inner: int = Field(1, ge=1, le=1024)
     recorded: bool = True
     # Where what workers keep between rounds is. None: in memory, unless it is large.
     memory: Literal["ram", "disk"] | None = None

@@ -41,6 +41,7 @@ from fednag.flower import app_folder
 SILOS = "silos"  # the name of data that every silo brings itself
 SOURCE = "run config"
 MOST_SAMPLES = 10_000_000
+MAJORITY = 3  # silos from which on the others can outvote one
 APP: ContextVar[Path | None] = ContextVar("APP", default=None)
 """The folder of the app that a message is for, in a process that Flower has not put it into."""
 
@@ -58,15 +59,18 @@ class Flower(Section):
     quorum: int = Field(0, ge=0, le=10_000)  # answers a round needs; 0: more than half of those
     join: float = Field(120.0, gt=0, le=86_400)  # seconds to wait for all silos at the start
     norm_bound: float = Field(10.0, ge=0)  # times the median length an update may have; 0: any
-    most_share: float = Field(0.5, gt=0, le=1)  # of all samples, that a silo's count weighs
+    most_share: float = Field(0.4, gt=0, le=1)  # of all samples, that a silo's count weighs
     samples: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)  # agreed, by silo
     max_samples: int = Field(MOST_SAMPLES, ge=1, le=10**12)  # a silo may claim
     evaluate: Literal["auto", "server", "silos"] = "auto"
+    measure: Literal["auto", "mean", "median"] = "auto"  # of what silos say of the model
     other_versions: bool = False  # whether silos may have another torch or flwr
     bind: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,60}$")  # registered names are bind-0, bind-1
     # Of a sample, e.g. "1,28,28"; for data that silos bring. One number need not be in quotes.
     shape: Annotated[str, BeforeValidator(_text)] = ""
     classes: int = Field(0, ge=0, le=10**6)  # 0: regression
+    edge: int = Field(-1, ge=-1, le=10_000)  # the edge whose own federation this is; -1: the server
+    edge_folder: str = ""  # by which an edge's own federation is asked
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,11 @@ class Deployment:
 
     @property
     def silos(self) -> int:
+        """Who answers the server: workers, or edges where there are any."""
+        tier = self.experiment.tier
+        if tier and self.flower.edge < 0:
+            groups = tier[0].groups
+            return groups if isinstance(groups, int) else len(groups)
         return self.experiment.split.workers or 4
 
     @property
@@ -114,7 +123,16 @@ class Deployment:
         """Whether the server has the data to evaluate models on."""
         if self.experiment.model.batch_norm == "local":
             return False  # every silo has running statistics of its own
+        if self.flower.edge >= 0:
+            return False  # the server does
         return not self.private and self.flower.evaluate != "silos"
+
+    @property
+    def takes_medians(self) -> bool:
+        """Whether measures of silos become one by their median: nobody can check what they say."""
+        if self.flower.measure == "auto":
+            return self.private and self.silos >= MAJORITY
+        return self.flower.measure == "median"
 
     @property
     def digest(self) -> str:
@@ -160,8 +178,7 @@ class Deployment:
                 )
         if experiment.attack:
             raise FednagError("attack", "it is for the simulator, and silos train", "leave it out")
-        if experiment.tier:
-            raise FednagError("tier", "silos answer the server itself", "leave it out")
+        self._check_edges()
         if experiment.training.without:
             raise FednagError(
                 "training.without",
@@ -207,6 +224,41 @@ class Deployment:
             )
         return self
 
+    def _check_edges(self) -> None:
+        """Raise FednagError for what does not go with edges here."""
+        experiment, flower, method = self.experiment, self.flower, type(self.algorithm)
+        if not experiment.tier:
+            if flower.edge >= 0:
+                raise FednagError(
+                    "flower.edge", "there are no edges", "give a tier, or leave it out"
+                )
+            return
+        workers = experiment.split.workers or 4
+        refused = {
+            "tier": (len(experiment.tier) > 1, "there is one tier of edges on Flower"),
+            "tier.0.groups": (
+                isinstance(experiment.tier[0].groups, str),
+                "on Flower edges are a number or are listed",
+            ),
+            "data.name": (self.private, "with edges the server evaluates, on data known by name"),
+            "training.participants": (
+                participants(experiment, workers) < workers,
+                "with edges all silos take part",
+            ),
+            "uplink": (bool(experiment.uplink), "edges compress nothing on Flower yet"),
+            "algorithm.name": (
+                method.edge is not Algorithm.edge or bool(method.between),
+                f"edges on Flower only take means, and those of {method.__name__} do more",
+            ),
+        }
+        for field, (is_there, why) in refused.items():
+            if is_there:
+                raise FednagError(field, why, "change it, or leave [[tier]] out")
+        if flower.edge >= 0 and not flower.edge_folder:
+            raise FednagError(
+                "flower.edge-folder", "is missing", "name the folder by which the edge is asked"
+            )
+
 
 def read_run_config(flat: Mapping[str, Any]) -> Deployment:
     """A checked deployment from ``context.run_config``; an empty text stands for no value."""
@@ -220,7 +272,7 @@ def _read(flat: Mapping[str, Any]) -> Deployment:
         if given == "":
             continue
         section, dot, key = path.partition(".")
-        if section in LISTED:
+        if section in (*LISTED, "tier"):
             raw = override(raw, {path: _listed(given)})
             continue
         held: Any = raw.get(section, {})
@@ -250,7 +302,7 @@ def _listed(given: Any) -> Any:
 def _experiment(raw: dict[str, Any]) -> Experiment:
     tables = set(Experiment.model_fields) - {"name", "seed"}
     for section in tables & set(raw):
-        if section not in LISTED and not isinstance(raw[section], dict):
+        if section not in (*LISTED, "tier") and not isinstance(raw[section], dict):
             raise FednagError(section, "is a table", f"write e.g. {section}.key")
     rounds = raw.pop("rounds", None)
     # The user's own files come with the app, wherever Flower has put it on this machine.
@@ -269,7 +321,8 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
         if type(tau) is int:
             chosen["training"] = {**training, "iterations": rounds * tau}
     if chosen.get("ledger", {}).get("kind", "auto") == "auto":
-        chosen["ledger"] = {**chosen.get("ledger", {}), "kind": "chain"}
+        kind = "none" if chosen.get("tier") else "chain"
+        chosen["ledger"] = {**chosen.get("ledger", {}), "kind": kind}
     # Each silo is alone on its machine, and every round is saved.
     chosen["engine"] = {**chosen.get("engine", {}), "chunk": 1}
     chosen["checkpoint"] = {"rounds": 1, "seconds": 0.0}

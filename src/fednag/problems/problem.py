@@ -150,6 +150,7 @@ class Problem:
         self.differentiable = Differentiable(duplicate(self.module), *settled[1:])
         self._settled = duplicate(self.module).eval()
         self._twin: Problem | None = None
+        self.steps: Any = None  # of the scheme that used it last: kept by who records whole steps
         self.gradients, self.judgements = Gradients(self), Judgements(self)
 
     def use_plain_loop(self, why: str) -> None:

@@ -130,6 +130,7 @@ class Builder:
                 iterations=training.iterations,
                 chunk=1 if scheme.gradient else engine.chunk,  # samples are stacked instead
                 threads=engine.threads,
+                inner=engine.inner,
             ),
         )
         check_shared(experiment, scheme, deal)
@@ -141,15 +142,21 @@ class Builder:
             )
         if len(choice.seconds) > 1 and not self._told:
             self._told = True
+            inner = f" and engine.inner={choice.inner}" if choice.inner > 1 else ""
             notes.append(
                 f"chunk {choice.chunk} chosen by timing{choice.made and f' on {choice.made}'}; "
                 "config.toml has it: run that, or set "
-                f"engine.chunk={choice.chunk}, to repeat this to the bit"
+                f"engine.chunk={choice.chunk}{inner}, to repeat this to the bit"
             )
         if not algorithm.elementwise and per_round > 1 and engine.chunk != 1:
             name = type(algorithm).__name__
             notes.append(f"{name} does not say that it is elementwise: workers are computed alone")
-        chosen = {"device": device, "chunk": choice.chunk, "threads": choice.threads}
+        chosen = {
+            "device": device,
+            "chunk": choice.chunk,
+            "threads": choice.threads,
+            "inner": choice.inner,
+        }
         resolved = experiment.model_copy(
             update={
                 "engine": engine.model_copy(update=chosen),
@@ -179,6 +186,7 @@ class Builder:
             metrics=measured,
             chunk=choice.chunk,
             threads=choice.threads,
+            inner=choice.inner,
             ledger=experiment.ledger.kind == "chain",
             without=absent(training.without or (), scheme, workers),
         )

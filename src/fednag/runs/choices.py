@@ -28,7 +28,7 @@ from fednag.simulate import tuning
 from fednag.simulate.tuning import Choice
 
 KEPT_FOR = timedelta(days=30)  # a choice made on a busy day is not kept for ever
-FORMAT = 1
+FORMAT = 2
 
 
 def cache_folder() -> Path | None:
@@ -51,24 +51,28 @@ def choose(
     iterations: int,
     chunk: int,
     threads: int,
+    inner: int = 1,
 ) -> Choice:
     """`tuning.choose`, which times nothing where this machine has timed the same before."""
 
-    def chosen(chunk: int) -> Choice:
+    def chosen(chunk: int, inner: int = inner) -> Choice:
         return tuning.choose(
             problem, scheme, owned, draws, tau,
             participants=participants, iterations=iterations, chunk=chunk, threads=threads,
+            inner=inner,
         )  # fmt: skip
 
     folder = cache_folder()
     if chunk or folder is None:
         return chosen(chunk)
     description = described(problem, scheme, draws.width, tau, participants, threads)
+    description |= {"inner": inner} if inner > 1 else {}
     text = json.dumps(description, sort_keys=True)
     file = folder / "chunks" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.json"
     known = _read(file, description)
     if known is not None:
-        return replace(chosen(known.chunk), seconds=known.seconds, made=known.made)
+        found = chosen(known.chunk, known.inner)
+        return replace(found, seconds=known.seconds, made=known.made)
     choice = chosen(0)
     if len(choice.seconds) > 1:
         _write(file, description, choice)
@@ -112,18 +116,19 @@ def _read(file: Path, description: Mapping[str, Any]) -> Choice | None:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         made = date.fromisoformat(found["made"])
-        chunk, threads = found["chunk"], found["threads"]
+        chunk, threads, inner = found["chunk"], found["threads"], found["inner"]
         seconds = {int(size): float(spent) for size, spent in found["seconds"].items()}
         sound = (
             found["for"] == description
             and timedelta() <= _today() - made < KEPT_FOR
             and chunk in seconds
-            and type(chunk) is type(threads) is int
+            and type(chunk) is type(threads) is type(inner) is int
             and 1 <= threads <= tuning.cores()
+            and 1 <= inner <= tuning.cores()
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Choice(chunk, threads, seconds=seconds, made=str(made)) if sound else None
+    return Choice(chunk, threads, inner, seconds=seconds, made=str(made)) if sound else None
 
 
 def _write(file: Path, description: Mapping[str, Any], choice: Choice) -> None:
@@ -132,6 +137,7 @@ def _write(file: Path, description: Mapping[str, Any], choice: Choice) -> None:
         "made": str(_today()),
         "chunk": choice.chunk,
         "threads": choice.threads,
+        "inner": choice.inner,
         "seconds": {str(size): spent for size, spent in choice.seconds.items()},
     }
     try:

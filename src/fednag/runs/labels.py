@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 # What may differ between runs that are averaged: it decides no number but by the seed.
 IDLE = (
-    *("name", "seed", "checkpoint.", "ledger.", "engine.threads", "engine.chunk"),
+    *("name", "seed", "checkpoint.", "ledger.", "engine.threads", "engine.chunk", "engine.inner"),
     *("evaluation.metrics", "evaluation.own"),
 )
 

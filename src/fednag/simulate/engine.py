@@ -37,7 +37,7 @@ from fednag.core.transform import Chain
 from fednag.core.vectors import Vector, Vectors, digest
 from fednag.problems.problem import Problem
 from fednag.simulate.private import PrivateBatch, no_data
-from fednag.simulate.steps import Carried, MiniBatch, RecordedStep, replaced, stacked
+from fednag.simulate.steps import Carried, MiniBatch, recorded_steps, replaced, stacked
 
 Mask = NDArray[np.bool_]
 
@@ -82,6 +82,7 @@ class Engine(Executor):
         *,
         chunk: int,
         threads: int,
+        inner: int = 1,
         attackers: Forged | None = None,
     ) -> None:
         self.problem, self.scheme, self.draws = problem, scheme, draws
@@ -92,9 +93,9 @@ class Engine(Executor):
         self.first_memory = first_memory(scheme.algorithm, problem)
         # The mean over many workers keeps more digits than the vectors themselves.
         self.wide = torch.float32 if problem.device.type == "mps" else torch.float64
-        self._steps = [RecordedStep(stage, problem) for stage in scheme.stages]
+        self._steps = recorded_steps(scheme, problem)
         # Random draws are keyed by worker, and there is one generator for all threads.
-        self._pool = ThreadPool(1 if problem.gradients.plain else threads)
+        self._pool = ThreadPool(1 if problem.gradients.plain else threads, inner)
         aggregator = scheme.aggregator
         self._secure = aggregator if isinstance(aggregator, Secure) else None
         self._sums = None if problem.shares is None else self._sums_of_shares(problem.shares)
@@ -403,8 +404,8 @@ class Engine(Executor):
         """For each worker of a group, whether all its vectors are finite."""
         found = np.ones(len(group), dtype=bool)
         for vector in (vector for bag in bags for vector in bag.values()):
-            # Most are: looking at all workers at once is the faster way to see it.
-            if not bool(vector.isfinite().all()):
+            # Most are, and one that is not makes the sum so: to add up is the faster way to see it.
+            if not bool(vector.sum().isfinite()):
                 found &= vector.isfinite().all(-1).cpu().numpy()
         return found
 

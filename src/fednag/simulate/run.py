@@ -99,6 +99,7 @@ class Plan:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     chunk: int = 1
     threads: int = 1
+    inner: int = 1  # cores that each thread computes on
     deadline: float = inf  # seconds
     without: tuple[int, ...] = ()  # workers who take part in nothing
     # Between workers and server, tier by tier, the workers' first; ``tau`` is that of the server.
@@ -202,6 +203,7 @@ class Local:
             draws,
             chunk=plan.chunk,
             threads=plan.threads,
+            inner=plan.inner,
             attackers=attackers(plan.scheme.attacks, plan.seed, len(plan.owned)),
         )
         executor: Executor = self.engine

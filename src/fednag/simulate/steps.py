@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fednag.compute.recording import Recording
 from fednag.core.algorithm import Algorithm, Grad, Step
+from fednag.core.loop import Scheme
 from fednag.core.vectors import Vector, Vectors
 from fednag.problems.checks import (
     SEED,
@@ -260,6 +261,14 @@ class RecordedStep:
             before=before,
         )
         return Checked(self.problem, function), results
+
+
+def recorded_steps(scheme: Scheme, problem: Problem) -> list[RecordedStep]:
+    """Of each of a scheme's stages; what was recorded while it was timed serves the run too."""
+    if problem.steps is None or problem.steps[0] is not scheme:
+        problem.steps = scheme, [RecordedStep(stage, problem) for stage in scheme.stages]
+    found: list[RecordedStep] = problem.steps[1]
+    return found
 
 
 def replaced(algorithm: Algorithm, numbers: Mapping[str, Any]) -> Algorithm:
