@@ -33,11 +33,14 @@ from fednag.clock import (
     replay,
     replay_runs,
     timed_run,
+    timeline,
     times_to_target,
     where_time_goes,
 )
 from fednag.devices.executor import notes_on
+from fednag.devices.replay import PARTS
 from fednag.devices.times import of_day
+from fednag.runs.targets import Target
 from refusals import refused
 
 ROUTER = Point("router", up=10.0, down=20.0)  # bytes a second
@@ -388,8 +391,8 @@ def test_energy_in_tables_and_notes(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FILE)
     where, lan = load_fleet(tmp_path), load_fleet("lan")
     row = Row("m", 1, 1, 2.0, None, 5, 1, 0.5, 1.0, 2000, 1000, 4321.0)
-    assert "4.321 kJ" in drawn_as_text(times_table([row], "accuracy 0.9", where, 1))
-    assert "energy" not in drawn_as_text(times_table([row], "accuracy 0.9", lan, 1))
+    assert "4.321 kJ" in drawn_as_text(times_table([row], Target("accuracy", 0.9), where, 1))
+    assert "energy" not in drawn_as_text(times_table([row], Target("accuracy", 0.9), lan, 1))
     part = Part("m", "0 phone", 1.0, 0.1, 0.1, 3.0, 0.25)
     assert "250 mJ" in drawn_as_text(parts_table([part]))
     assert "energy" not in drawn_as_text(parts_table([replace(part, joules=None)]))
@@ -427,3 +430,7 @@ def test_a_run_trains_on_a_shared_line(tmp_path: Path) -> None:
     (timed,) = replay_runs([timed_run(view)], load_fleet(path))
     clocks = [r.clock for r in view.records if r.round]
     assert timed.replays[0].ends[1:].tolist() == pytest.approx(clocks)
+    line = timeline(timed, load_fleet(path))
+    for kind, seconds in zip(PARTS, timed.replays[0].busy.sum(axis=0), strict=True):
+        shown = [span.end - span.start for span in line.spans if span.kind == kind]
+        assert sum(shown) == pytest.approx(seconds)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fednag
+from commands import Caller
 from fednag import FednagError
 from fednag.clock import (
     Aggregation,
@@ -298,3 +299,25 @@ def test_what_a_clock_with_edges_refuses(tmp_path: Path) -> None:
         with pytest.raises(FednagError) as error:
             load_fleet(tmp_path / "x.toml")
         assert sentence in str(error.value)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
+    return Caller(monkeypatch, capsys)
+
+
+def test_the_command_times_runs_with_edges(cli: Caller, tmp_path: Path) -> None:
+    """Bytes and seconds by tier; rounds of edges are not drawn, and nothing else is left out."""
+    fednag.compare(["hiermo", "fedavg"], **RUN, tier=TIERS, out=tmp_path)
+    done = cli("time", str(tmp_path), "--fleet", "three-tier", "--json", "--replays", "2")
+    assert done.code == 0, done.err
+    rows = done.document["tiers"]
+    hiermo = [row for row in rows if row["label"] == "hiermo"]
+    # 650 numbers of 4 bytes: w and v for workers, p too for edges.
+    assert [(row["tier"], row["members"], row["rounds"], row["down"]) for row in hiermo] == [
+        ("workers", 8, 4, 4 * 8 * 5200),
+        ("0", 4, 2, 2 * 4 * 7800),
+        ("1", 2, 1, 2 * 7800),
+    ]
+    assert all(row["seconds"] > 0 for row in rows)
+    assert "tier by tier" in cli("time", str(tmp_path), "--fleet", "three-tier").out

@@ -22,7 +22,7 @@ from fednag.errors import FednagError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fednag.clock.runs import Part, Row, Timed, TimedRun
+    from fednag.clock.runs import Part, Row, TierRow, Timed, TimedRun
     from fednag.clock.timeline import Timeline
     from fednag.devices.fleet import Fleet
     from fednag.devices.workload import Workload
@@ -82,6 +82,7 @@ def time_replay(
         common_target,
         read_run,
         replay_runs,
+        tier_by_tier,
         times_to_target,
         where_time_goes,
     )
@@ -128,6 +129,9 @@ def time_replay(
     shown_tables += [reductions_table(rows)] * (
         sum(row.seconds is not None for row in rows) > 1
     ) + [parts_table(parts)]
+    if tiers := tier_by_tier(timed):
+        report["tiers"] = [asdict(row) for row in tiers]
+        shown_tables.append(tiers_table(tiers))
     answer(json, report, *shown_tables, notes=said, files=written, failed=failed)
 
 
@@ -158,9 +162,12 @@ def _timelines(
     for label in labels:
         group = [one for one in timed if one.run.label == label]
         one = min(group, key=lambda one: one.run.seed)
+        if one.run.workload.tiers:  # rounds of edges are not drawn yet
+            continue
         if one.run.rounds >= window[0]:
             found.append(timeline(one, fleet, *window, seed=seed))
-    if not found:
+    flat = [one for one in timed if not one.run.workload.tiers]
+    if flat and not found:
         most = max(one.run.rounds for one in timed if one.run.label in labels)
         raise FednagError("--rounds", f"these runs have {most}", "choose earlier ones")
     return found
@@ -272,10 +279,11 @@ def _write(
     curves = curve_rows(timed, target.measure)
     chart = time_chart(curves, shares, title, target.measure, target.value)
     written = save(chart, folder / f"time-{fleet.name}")
-    lines = timeline_chart(
-        report["timelines"], f"{fleet.title}; paler: in vain; line: a round's end"
-    )
-    written += save(lines, folder / f"timeline-{fleet.name}")
+    if report["timelines"]:
+        lines = timeline_chart(
+            report["timelines"], f"{fleet.title}; paler: in vain; line: a round's end"
+        )
+        written += save(lines, folder / f"timeline-{fleet.name}")
     return [*written, write_report(folder / f"time-{fleet.name}.json", report)]
 
 
@@ -297,6 +305,22 @@ def times_table(rows: list[Row], target: Target, fleet: Fleet, replays: int) -> 
         said = [row.missed("reached", target) or "reached"] * len(last)
         style = None if row.seconds is not None else "red"
         made.add_row(label, *time_cells(row), *sent, *said, style=style)
+    return made
+
+
+def tiers_table(rows: list[TierRow]) -> Table:
+    """What travels in each tier of methods with edges, and how long its members are busy."""
+    from fednag.devices.times import duration
+
+    title = "tier by tier, in a round of the server"
+    made = table(
+        ["method", "tier"], ["members", "rounds", "kB down", "kB up", "each busy"], title=title
+    )
+    for row in rows:
+        sent = f"{row.down / 1e3:,.1f}", f"{row.up / 1e3:,.1f}"
+        counts = str(row.members), str(row.rounds)
+        name = row.tier if row.tier == "workers" else f"edges {row.tier}"
+        made.add_row(row.label, name, *counts, *sent, duration(row.seconds))
     return made
 
 

@@ -290,7 +290,9 @@ def _as_trained(run: TimedRun, fleet: Fleet) -> Replay:
                 spent[worker] = spent.get(worker, 0.0) + took
         if meter is not None:
             joules[number] = joules[number - 1]
-            joules[number] += meter.joules(ends[number] - ends[number - 1], spent)
+            who = np.array(list(spent), dtype=np.int64)
+            table = np.array(list(spent.values())).reshape(-1, 3)
+            joules[number] += meter.joules(float(ends[number] - ends[number - 1]), who, table)
     return Replay(ends, busy, 0.0, run.rounds, None if meter is None else joules)
 
 
@@ -350,6 +352,60 @@ def _row(label: str, group: Sequence[Timed], target: Target) -> Row:
         up=workload.up,
         joules=average(spent) if whole and spent else None,
     )
+
+
+@dataclass(frozen=True)
+class TierRow:
+    """What travels and how long it takes in an average round of the server, in one tier."""
+
+    label: str
+    tier: str  # workers, or the number of a tier of edges
+    members: int  # workers or edges that take part
+    rounds: int  # of theirs in one of the server's
+    down: int  # bytes of all of them, from those above
+    up: int
+    seconds: float  # each of them is busy, the mean: transfers, computing, aggregations
+
+
+def tier_by_tier(timed: Sequence[Timed]) -> list[TierRow]:
+    """A row a method and tier, of methods with edges; the workers' first.
+
+    >>> import fednag
+    >>> from fednag.clock import load_fleet, replay_runs, tier_by_tier, timed_run
+    >>> short = {"model": "logistic", "tau": 5, "iterations": 20}
+    >>> run = timed_run(fednag.run("fedavg", **short, tier=[{"groups": 2, "pi": 2}]).view)
+    >>> rows = tier_by_tier(replay_runs([run], load_fleet("three-tier"), replays=2))
+    >>> [(row.tier, row.members, row.rounds, row.down) for row in rows]
+    [('workers', 4, 2, 20800), ('0', 2, 1, 5200)]
+    """
+    found = []
+    for label, group in timed_by_label(timed).items():
+        load = group[0].run.workload
+        if not load.tiers:
+            continue
+        busy = np.mean(
+            [r.busy.sum(axis=1) / max(1, r.rounds) for one in group for r in one.replays], axis=0
+        )
+        who, (stage,) = min(load.per_round or load.workers, load.workers), load.stages
+        times, first = load.repeats, load.workers
+        found.append(
+            TierRow(
+                label,
+                "workers",
+                who,
+                times,
+                times * who * stage.down,
+                times * who * stage.up,
+                float(busy[:first].mean()),
+            )
+        )
+        for number, tier in enumerate(load.tiers):
+            edges, times = len(tier.groups), times // tier.pi
+            own = float(busy[first : first + edges].mean())
+            sent = times * edges * tier.down, times * edges * tier.up
+            found.append(TierRow(label, str(number), edges, times, *sent, own))
+            first += edges
+    return found
 
 
 def where_time_goes(timed: Sequence[Timed], fleet: Fleet, most: int = 12) -> list[Part]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from fednag.clock.runs import Timed, TimedRun, timed_by_label
 from fednag.controllers import CONTROLLERS
+from fednag.devices.delays import Journey
 from fednag.devices.fleet import Fleet
-from fednag.devices.replay import Clock, Journey
+from fednag.devices.replay import Clock
 from fednag.devices.times import Availability
 from fednag.errors import FednagError
 

@@ -10,7 +10,7 @@ Every delay is keyed by (seed, round, worker), never by the order of draws.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednag.core.keys import AGGREGATOR, DELAYS, Indexes
-from fednag.devices.fleet import Device, Fleet
-from fednag.devices.sharing import Errand, share
+from fednag.devices.crowd import Crowd
+from fednag.devices.delays import Delays, Journey
+from fednag.devices.fleet import Fleet
+from fednag.devices.sharing import share
 from fednag.devices.tiers import TierClock
 from fednag.devices.workload import Exchange, Workload
 from fednag.errors import FednagError
@@ -27,86 +29,6 @@ from fednag.errors import FednagError
 PARTS = ("compute", "down", "up")  # of a worker's busy time, in the order of the tables here
 
 Table = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Delays:
-    """Seconds one worker is busy in an exchange."""
-
-    down: float
-    compute: float
-    up: float
-
-    def arrival(self, device: Device, start: float, again: bool = False) -> float:
-        """When its upload is complete; transfers wait while the device cannot be reached."""
-        return device.availability.arrival(start, self.down, self.compute, self.up, again)
-
-    def busy(self, device: Device, start: float, end: float = inf) -> Table:
-        """Busy seconds (compute, down, up), for one that is cut off at ``end`` until then.
-
-        Of tries that a contact was too short for, the first counts.
-        """
-        on = device.availability
-        if on.rates:  # what is sent at less than the full rate takes longer
-            received = on.after(start, self.down)
-            computed = received + self.compute
-            computing = max(0.0, min(computed, end) - received) if received < end else 0.0
-            down, up = on.served(start, min(received, end)), 0.0
-            if computed < end:
-                up = on.served(computed, min(on.after(computed, self.up), end))
-            return np.array([computing, down, up])
-        if end == inf:
-            return np.array([self.compute, self.down, self.up])
-        room = max(0.0, end - max(start, device.availability.next(start)))
-        down = min(self.down, room)
-        compute = min(self.compute, max(0.0, room - down))
-        up = min(self.up, max(0.0, room - down - compute))
-        return np.array([compute, down, up])
-
-    def errand(self, device: Device, exchange: Exchange) -> Errand:
-        """The same for one that shares its line: how much latency, and how many bytes how fast."""
-        assert device.point is not None
-        hearing = device.down.latent(self.down, exchange.down)
-        calling = device.up.latent(self.up, exchange.up)
-        return Errand(
-            device.point,
-            device.availability,
-            hearing,
-            _bytes(exchange.down, self.down - hearing),
-            self.compute,
-            calling,
-            _bytes(exchange.up, self.up - calling),
-        )
-
-
-def _bytes(size: int, seconds: float) -> tuple[float, float]:
-    """Bytes, and how many a second; a link that only has latency sends any number at once."""
-    return float(size), size / seconds if seconds > 0 else inf
-
-
-@dataclass(frozen=True)
-class Journey:
-    """A worker's exchange on the clock: when it has what it was sent, and when its answer arrives.
-
-    ``received`` and ``computed`` are known where the line is shared; elsewhere the delays tell.
-    """
-
-    device: Device
-    delays: Delays
-    start: float
-    arrival: float
-    received: float | None = None
-    computed: float | None = None
-
-    def busy(self, end: float = inf) -> Table:
-        """Busy seconds (compute, down, up), for one that is cut off at ``end`` until then."""
-        if self.received is None or self.computed is None:
-            return self.delays.busy(self.device, self.start, end)
-        on = self.device.availability
-        computing = max(0.0, min(self.computed, end) - self.received) if self.received < end else 0
-        down = on.served(self.start, min(self.received, end))
-        up = on.served(self.computed, min(self.arrival, end)) if self.computed < end else 0.0
-        return np.array([computing, down, up])
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +189,9 @@ class Clock:
                 arrival = self._arrival(worker, delays, start, again)
                 found[worker] = Journey(device, delays, start, arrival)
         if sharing:
-            errands = [found[i].delays.errand(found[i].device, asked[i]) for i in sharing]
+            errands = [
+                found[i].delays.errand(found[i].device, asked[i].down, asked[i].up) for i in sharing
+            ]
             for worker, row in zip(sharing, share(errands, start).tolist(), strict=True):
                 one = found[worker]
                 found[worker] = Journey(one.device, one.delays, start, row[2], row[0], row[1])
@@ -288,6 +212,23 @@ class Clock:
         found = [self.fleet.device(i).availability for i in workers]
         turns = [on.next(start) if on.next(start) > start else on.leaves(start) for on in found]
         return min((turn for turn in turns if isfinite(turn)), default=start)
+
+    def crowded(
+        self, crowd: Crowd, number: int, workers: Indexes, delays: Sequence[Table], start: float
+    ) -> tuple[float, float, Table]:
+        """A plain round of many: its end, the aggregator's seconds, and a row each of busy ones."""
+        busy = np.zeros((len(workers), 3))
+        now, spent = start, 0.0
+        for phase, stage in enumerate(self.workload.stages):
+            arrivals, seconds = crowd.exchange(phase, workers, delays[phase], now)
+            busy += seconds
+            now = float(arrivals.max())
+            if not isfinite(now):
+                arrived = dict(zip(workers.tolist(), arrivals.tolist(), strict=True))
+                self._never(workers.tolist(), arrived, number)
+            work = self.aggregation(number, phase, stage.up * len(workers))
+            now, spent = now + work, spent + work
+        return now, spent, busy
 
     def _never(self, workers: Sequence[int], arrivals: Mapping[int, float], number: int) -> None:
         gone = next(i for i in workers if not isfinite(arrivals[i]))
@@ -345,18 +286,33 @@ def replay(
     joules = np.zeros(rounds + 1)
     if workload.tiers:
         return _with_edges(clock, rounds, meter, leave_out)
-    for number in range(1, rounds + 1):
-        played = clock.round(
-            number, workload.participants(number), ends[number - 1], deadline, leave_out=leave_out
-        )
-        ends[number] = played.end
-        aggregation += played.aggregation
-        for worker, seconds in played.busy.items():
-            busy[worker] += seconds
+    crowd = None if leave_out else Crowd.of(fleet, workload, seed)
+    for number, workers, delays in _rounds(crowd, workload, rounds):
+        start = float(ends[number - 1])
+        if crowd is not None and delays is not None:
+            ends[number], spent, table = clock.crowded(crowd, number, workers, delays, start)
+        else:
+            played = clock.round(number, workers, start, deadline, leave_out=leave_out)
+            ends[number], spent = played.end, played.aggregation
+            workers = np.array(list(played.busy), dtype=np.int64)
+            table = np.array(list(played.busy.values())).reshape(-1, 3)
+        aggregation += spent
+        busy[workers] += table
         if meter is not None:
-            took = meter.joules(played.end - ends[number - 1], played.busy)
+            took = meter.joules(float(ends[number]) - start, workers, table)
             joules[number] = joules[number - 1] + took
     return Replay(ends, busy, aggregation, rounds, None if meter is None else joules)
+
+
+def _rounds(
+    crowd: Crowd | None, workload: Workload, count: int
+) -> Iterator[tuple[int, Indexes, list[Table] | None]]:
+    """Rounds, their workers, and delays where those of many were drawn at once."""
+    if crowd is not None:
+        yield from crowd.rounds(count)
+        return
+    for number in range(1, count + 1):
+        yield number, workload.participants(number), None
 
 
 def _with_edges(clock: Clock, rounds: int, meter: Meter | None, leave_out: bool) -> Replay:
@@ -380,8 +336,8 @@ def _with_edges(clock: Clock, rounds: int, meter: Meter | None, leave_out: bool)
         aggregation += one.aggregation
         if meter is not None:
             spent = played.busy[: workload.workers] - before
-            seconds = float(ends[number] - start)
-            joules[number] = joules[number - 1] + meter.joules(seconds, dict(enumerate(spent)))
+            seconds, everyone = float(ends[number] - start), np.arange(workload.workers)
+            joules[number] = joules[number - 1] + meter.joules(seconds, everyone, spent)
     return Replay(ends, played.busy, aggregation, rounds, None if meter is None else joules)
 
 
@@ -401,9 +357,6 @@ class Meter:
         table = np.array([[p.compute, p.receive, p.send, p.idle] for p in powers if p is not None])
         return cls(table[:, :3] - table[:, 3:], float(table[:, 3].sum()))
 
-    def joules(self, seconds: float, busy: Mapping[int, Table]) -> float:
-        """What all take in so many seconds, some of which they were busy."""
-        if not busy:
-            return self.idle * seconds
-        working = self.watts[list(busy)] * np.array(list(busy.values()))
-        return self.idle * seconds + float(working.sum())
+    def joules(self, seconds: float, workers: Indexes, busy: Table) -> float:
+        """What all take in so many seconds, some of which these workers were busy."""
+        return self.idle * seconds + float((self.watts[workers] * busy).sum())

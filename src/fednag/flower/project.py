@@ -22,6 +22,7 @@ from fednag.flower import PACKAGE
 from fednag.flower.settings import SILOS, Flower, read_run_config
 
 CLIENT = '"""What a silo runs."""\n\nfrom fednag.flower.client import app\n\n__all__ = ["app"]\n'
+EDGE = '"""What an edge runs."""\n\nfrom fednag.flower.edges import app\n\n__all__ = ["app"]\n'
 SERVER = (
     '"""What the server runs."""\n\nfrom fednag.flower.server import app\n\n__all__ = ["app"]\n'
 )
@@ -75,6 +76,9 @@ def run_config(experiment: Experiment, flower: Mapping[str, Any] | None = None) 
                 str(place): {key: _single(number) for key, number in part.items()}
                 for place, part in numbered.items()
             }
+    for place, tier in enumerate(experiment.tier):
+        given = tier.model_dump(mode="json")
+        tables.setdefault("tier", {})[str(place)] = {k: _single(v) for k, v in given.items()}
     if not any(tables.get("checkpoint", {})):
         tables.pop("checkpoint", None)
     if tables["data"]["name"] == CUSTOM:
@@ -114,6 +118,7 @@ def write_app(
 ) -> list[Path]:
     """A Flower app in ``folder``, which must be new or empty; the files it is made of."""
     deployment = read_run_config(flat(tables))  # what cannot run is not written
+    above = bool(deployment.experiment.tier) and deployment.flower.edge < 0
     tables, shipped = with_shipped(tables, deployment.experiment)
     with os_errors(folder, "cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +129,7 @@ def write_app(
             "pyproject.toml": tomli_w.dumps(_project(name, tables)),
             "README.md": README.format(name=name, connection=connection, silos=deployment.silos),
             f"{PACKAGE}/__init__.py": f'"""{name}: fednag on Flower."""\n',
-            f"{PACKAGE}/client_app.py": CLIENT,
+            f"{PACKAGE}/client_app.py": EDGE if above else CLIENT,
             f"{PACKAGE}/server_app.py": SERVER,
         }
         for path, content in files.items():

@@ -16,6 +16,7 @@ from fednag.core.record import expected_rounds
 from fednag.core.state import State
 from fednag.data.dataset import Dataset
 from fednag.errors import FednagError
+from fednag.flower.edges import EdgeFleet, serve_edge
 from fednag.flower.fleet import Fleet
 from fednag.flower.journal import note, say, show
 from fednag.flower.settings import Deployment, read_run_config
@@ -39,7 +40,11 @@ def main(grid: Grid, context: Context) -> None:
     """What ``flwr run`` starts on the server."""
     torch.set_num_threads(1)
     try:
-        run = serve(grid, read_run_config(context.run_config), say)
+        deployment = read_run_config(context.run_config)
+        if deployment.flower.edge >= 0:
+            note(finished=str(serve_edge(grid, deployment, say)))
+            return
+        run = serve(grid, deployment, say)
     except FednagError as error:
         show(f"stopped: {error}", "error")
         note(stopped=error.to_dict())
@@ -62,7 +67,8 @@ def serve(grid: Grid, deployment: Deployment, tell: Tell = print) -> Outcome:
             tell(f"flower.resume: no such run in {out}; a new one begins")
     token = _token_of(folder)
     kept = verify(folder).entries if folder and file_of(folder).exists() else []
-    fleet = Fleet(grid, deployment, plan, token, log, tell, keys_of(kept))
+    kind = EdgeFleet if plan.edges else Fleet
+    fleet = kind(grid, deployment, plan, token, log, tell, keys_of(kept))
 
     def opened(folder: RunFolder) -> None:
         log.open(folder.path)

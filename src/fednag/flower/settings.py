@@ -67,6 +67,8 @@ class Flower(Section):
     # Of a sample, e.g. "1,28,28"; for data that silos bring. One number need not be in quotes.
     shape: Annotated[str, BeforeValidator(_text)] = ""
     classes: int = Field(0, ge=0, le=10**6)  # 0: regression
+    edge: int = Field(-1, ge=-1, le=10_000)  # the edge whose own federation this is; -1: the server
+    edge_folder: str = ""  # by which an edge's own federation is asked
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,11 @@ class Deployment:
 
     @property
     def silos(self) -> int:
+        """Who answers the server: workers, or edges where there are any."""
+        tier = self.experiment.tier
+        if tier and self.flower.edge < 0:
+            groups = tier[0].groups
+            return groups if isinstance(groups, int) else len(groups)
         return self.experiment.split.workers or 4
 
     @property
@@ -114,6 +121,8 @@ class Deployment:
         """Whether the server has the data to evaluate models on."""
         if self.experiment.model.batch_norm == "local":
             return False  # every silo has running statistics of its own
+        if self.flower.edge >= 0:
+            return False  # the server does
         return not self.private and self.flower.evaluate != "silos"
 
     @property
@@ -160,8 +169,7 @@ class Deployment:
                 )
         if experiment.attack:
             raise FednagError("attack", "it is for the simulator, and silos train", "leave it out")
-        if experiment.tier:
-            raise FednagError("tier", "silos answer the server itself", "leave it out")
+        self._check_edges()
         if experiment.training.without:
             raise FednagError(
                 "training.without",
@@ -207,6 +215,41 @@ class Deployment:
             )
         return self
 
+    def _check_edges(self) -> None:
+        """Raise FednagError for what does not go with edges here."""
+        experiment, flower, method = self.experiment, self.flower, type(self.algorithm)
+        if not experiment.tier:
+            if flower.edge >= 0:
+                raise FednagError(
+                    "flower.edge", "there are no edges", "give a tier, or leave it out"
+                )
+            return
+        workers = experiment.split.workers or 4
+        refused = {
+            "tier": (len(experiment.tier) > 1, "there is one tier of edges on Flower"),
+            "tier.0.groups": (
+                isinstance(experiment.tier[0].groups, str),
+                "on Flower edges are a number or are listed",
+            ),
+            "data.name": (self.private, "with edges the server evaluates, on data known by name"),
+            "training.participants": (
+                participants(experiment, workers) < workers,
+                "with edges all silos take part",
+            ),
+            "uplink": (bool(experiment.uplink), "edges compress nothing on Flower yet"),
+            "algorithm.name": (
+                method.edge is not Algorithm.edge or bool(method.between),
+                f"edges on Flower only take means, and those of {method.__name__} do more",
+            ),
+        }
+        for field, (is_there, why) in refused.items():
+            if is_there:
+                raise FednagError(field, why, "change it, or leave [[tier]] out")
+        if flower.edge >= 0 and not flower.edge_folder:
+            raise FednagError(
+                "flower.edge-folder", "is missing", "name the folder by which the edge is asked"
+            )
+
 
 def read_run_config(flat: Mapping[str, Any]) -> Deployment:
     """A checked deployment from ``context.run_config``; an empty text stands for no value."""
@@ -220,7 +263,7 @@ def _read(flat: Mapping[str, Any]) -> Deployment:
         if given == "":
             continue
         section, dot, key = path.partition(".")
-        if section in LISTED:
+        if section in (*LISTED, "tier"):
             raw = override(raw, {path: _listed(given)})
             continue
         held: Any = raw.get(section, {})
@@ -250,7 +293,7 @@ def _listed(given: Any) -> Any:
 def _experiment(raw: dict[str, Any]) -> Experiment:
     tables = set(Experiment.model_fields) - {"name", "seed"}
     for section in tables & set(raw):
-        if section not in LISTED and not isinstance(raw[section], dict):
+        if section not in (*LISTED, "tier") and not isinstance(raw[section], dict):
             raise FednagError(section, "is a table", f"write e.g. {section}.key")
     rounds = raw.pop("rounds", None)
     # The user's own files come with the app, wherever Flower has put it on this machine.
@@ -269,7 +312,8 @@ def _experiment(raw: dict[str, Any]) -> Experiment:
         if type(tau) is int:
             chosen["training"] = {**training, "iterations": rounds * tau}
     if chosen.get("ledger", {}).get("kind", "auto") == "auto":
-        chosen["ledger"] = {**chosen.get("ledger", {}), "kind": "chain"}
+        kind = "none" if chosen.get("tier") else "chain"
+        chosen["ledger"] = {**chosen.get("ledger", {}), "kind": kind}
     # Each silo is alone on its machine, and every round is saved.
     chosen["engine"] = {**chosen.get("engine", {}), "chunk": 1}
     chosen["checkpoint"] = {"rounds": 1, "seconds": 0.0}

@@ -158,7 +158,7 @@ class Tiered(Executor):
             answers = joined(aggregator, replace(answers, total=None), replace(came, total=None))
             if came.total is None:
                 continue
-            used |= set(part.workers.tolist()) - set(came.refused)
+            used |= set(part.workers.tolist()) - {*came.refused, *came.missed}
             mean = aggregator.finish(came.total, None)
             mean = mean.map(lambda vector: vector.to(state.w.dtype))  # noqa: B023
             if asked.as_differences:
