@@ -58,7 +58,8 @@ def _seed_torch(seed: int) -> None:
 def _private(seed: int | None) -> Iterator[None]:
     state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     # Nothing is drawn on a GPU before torch has been there.
-    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    on_gpus = torch.cuda.get_rng_state_all() if started else None
     if seed is not None:
         _seed_torch(seed)
         np.random.seed(seed % 2**32)
