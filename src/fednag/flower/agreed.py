@@ -39,7 +39,7 @@ from fednag.core.files import os_errors
 from fednag.errors import FednagError
 from fednag.flower import executor, logs
 from fednag.flower.passphrase import read_key
-from fednag.flower.processes import LOOKS, SOONEST
+from fednag.flower.processes import SOONEST
 from fednag.flower.resident import FOLDER, RUNS
 from fednag.flower.superlink import option, quiet
 
@@ -47,6 +47,8 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 # What `flwr run -c` may change of an app that was agreed to: silos do not read it.
 SERVERS_OWN = {f"flower.{key}" for key in ("out", "resume", "deadline", "quorum", "join")}
 
+LOOKS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # in the environment: Flower's own, 1 s without it
+OFTEN = 0.2  # seconds of it: each look takes some computing of a machine that trains
 PAUSE = 3.0  # seconds between two looks for messages of Flower's own
 
 Connection = Any
@@ -206,7 +208,7 @@ def run_supernode(
     command = cast(Any, import_module("flwr.supernode.cli.flower_supernode"))
     command.load_ssh_private_key = lambda *_: opened  # Flower opens no encrypted one
     sys.argv = ["flower-supernode", *arguments]
-    os.environ.setdefault(LOOKS, str(SOONEST))
+    os.environ.setdefault(LOOKS, str(OFTEN))
     # Flower runs what is installed there under eight digits of a bundle's digest: nothing is.
     with tempfile.TemporaryDirectory(prefix="fednag-silo-") as home:
         noted = Path(home) / "runs"

@@ -20,7 +20,6 @@ from fednag.errors import FednagError, not_installed
 from fednag.flower import guardian
 from fednag.flower.journal import JOURNAL
 
-LOOKS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # in the environment: Flower's own, 1 s without it
 SOONEST = 0.1  # seconds between two looks for something to do
 START = 60.0  # seconds a server may take to listen
 
@@ -73,7 +72,6 @@ class Processes:
             "FLWR_HOME": str(self.folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            LOOKS: os.environ.get(LOOKS, str(SOONEST)),
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
             guardian.MARK: self.token,

@@ -604,7 +604,7 @@
           group.append(shape("rect", { x: -5, y: -5, width: 10, height: 10, fill: "var(--accent)" }),
             shape("text", { x: X(unit.x) < width * 0.6 ? 8 : -8, y: -7, "text-anchor": X(unit.x) < width * 0.6 ? "start" : "end", class: "level-label" }, clip(unit.name, width < 500 ? 12 : 24)));
           group.setAttribute("transform", `translate(${X(unit.x).toFixed(1)} ${Y(unit.y).toFixed(1)})`);
-        }
+        } else group.append(shape("circle", { r: 10, fill: "none", stroke: "var(--accent)", "stroke-width": 2.2 }));
         picture.append(group);
         return group;
       });
@@ -680,7 +680,7 @@
       chooser("map-choice", "Run", doc.moments.map((one) => `${one.label}, seed ${one.seed}`), "moment"), button, scrub,
       el("span", { class: "group" }, el("label", { for: "pace", class: "soft" }, "Pace"), pace)),
     kindsKey(line.kinds.filter((kind) => kind !== "aggregation")), says, plot,
-    el("p", { class: "soft" }, `Circles are what units reach, darker where they have half of their best rate; a dotted line is a connection, a full one a transfer. Metres are drawn alike both ways.${more}`));
+    el("p", { class: "soft" }, `Circles are what units reach, darker where they have half of their best rate; ${scene.units.some((unit) => unit.vehicle !== undefined) ? "the vehicle in a ring was elected and aggregates; " : ""}a dotted line is a connection, a full one a transfer. Metres are drawn alike both ways.${more}`));
   }
 
   function settings() {
