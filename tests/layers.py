@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("results",),
     ("arguments",),
     ("api",),
-    ("planning", "frontier", "decide", "tuning", "whatif", "paper"),
+    ("planning", "frontier", "decide", "tuning", "whatif", "paper", "cluster"),
     ("cli",),
     ("__main__", "__init__"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fednag.arguments import (
     Data,
@@ -41,11 +41,26 @@ from fednag.runs.execute import Execution, Listener, find
 from fednag.runs.folder import OVER, RunFolder
 from fednag.runs.interrupts import Interrupted, Watch
 from fednag.show.notebook import progress
+from fednag.simulate.run import Plan
 
 __all__ = ["compare", "dataset", "grid", "resume_all", "run", "run_all", "sweep"]
 
 Started = Callable[[str, Experiment, int], Listener | None]
 """Called when a run of several starts: (label, experiment, rounds) -> who listens to it."""
+
+
+class Elsewhere(Protocol):
+    """Has runs done by other processes or machines, and reads them from their folders."""
+
+    def __call__(
+        self,
+        experiments: Sequence[tuple[str, Experiment, Algorithm | None]],
+        builder: Builder,
+        out: Path,
+        started: Started | None,
+        resume: bool,
+        watch: Watch | None,
+    ) -> list[Run]: ...
 
 
 def run(
@@ -166,25 +181,24 @@ def run_all(
     watch: Watch | None = None,
     busy: list[str] | None = None,
     builder: Builder | None = None,
+    on: Elsewhere | None = None,
 ) -> list[Run]:
     """Run labelled experiments one after the other; they share what they have in common.
 
     With ``builder``, also with others that it built before.
 
     With ``resume``, those found in ``out`` go on, or are read if they are over. With ``busy``, one
-    that another process is writing is left to it, and its label noted there.
+    that another process is writing is left to it, and its label noted there. With ``on``, they are
+    done elsewhere, and read from ``out``.
     """
     builder = builder or Builder(parts or Parts())
+    if on is not None:
+        if out is None:
+            raise FednagError("--on", "runs elsewhere are read from folders", "give out")
+        return on(experiments, builder, out, started, resume, watch)
 
     def one(label: str, experiment: Experiment, algorithm: Algorithm | None) -> Run:
-        folder = None
-        if resume and out is not None:
-            # Which run it is does not hang on the chunk, so that none need be chosen by timing.
-            engine = experiment.engine.model_copy(update={"chunk": 1})
-            known, *_ = builder.plan(experiment.model_copy(update={"engine": engine}), algorithm)
-            folder = find(out, label, known)
-            experiment = _settled(known, folder) if folder else experiment
-        resolved, plan, notes = builder.plan(experiment, algorithm)
+        folder, resolved, plan, notes = located(builder, label, experiment, algorithm, out, resume)
         listener = started(label, resolved, plan.rounds) if started else None
         execution = Execution(resolved, plan, label, notes, listener, watch)
         return Run.of(execution.resume(folder) if folder else execution.start(out))
@@ -295,6 +309,25 @@ def resume_all(
                 raise
             failed.append(error)
     return runs
+
+
+def located(
+    builder: Builder,
+    label: str,
+    experiment: Experiment,
+    algorithm: Algorithm | None,
+    out: Path | None,
+    resume: bool,
+) -> tuple[RunFolder | None, Experiment, Plan, list[str]]:
+    """Where a run is that goes on, if it is to, and its plan as ``Builder.plan`` gives it."""
+    folder = None
+    if resume and out is not None:
+        # Which run it is does not hang on the chunk, so that none need be chosen by timing.
+        engine = experiment.engine.model_copy(update={"chunk": 1})
+        known, *_ = builder.plan(experiment.model_copy(update={"engine": engine}), algorithm)
+        folder = find(out, label, known)
+        experiment = _settled(known, folder) if folder else experiment
+    return folder, *builder.plan(experiment, algorithm)
 
 
 def _settled(experiment: Experiment, folder: RunFolder) -> Experiment:

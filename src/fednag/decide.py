@@ -10,7 +10,7 @@ from math import isinf
 from pathlib import Path
 from typing import Any
 
-from fednag.api import Started, run_all
+from fednag.api import Elsewhere, Started, run_all
 from fednag.config import methods, parse
 from fednag.errors import FednagError
 from fednag.problems.metrics import better_of
@@ -140,6 +140,7 @@ def decide(
     resume: bool = False,
     watch: Watch | None = None,
     source: str = "decide",
+    on: Elsewhere | None = None,
 ) -> Decision:
     """Train methods on seed after seed until it is decided who is ahead by ``margin``.
 
@@ -176,7 +177,9 @@ def decide(
             if label in wanted
         ]
         where = None if out is None else Path(out)
-        for run in run_all(each, None, where, started, resume=resume, watch=watch, builder=builder):
+        for run in run_all(
+            each, None, where, started, resume=resume, watch=watch, builder=builder, on=on
+        ):
             found[run.label].append(run)
         longest = max(longest, time.monotonic() - start)
         decision = _decision(found, measure, margin, confidence, builder)

@@ -18,7 +18,7 @@ from fednag.cli.flower import flower_app
 from fednag.cli.frontier import frontier
 from fednag.cli.ledger import ledger_app
 from fednag.cli.live import watch
-from fednag.cli.options import Algorithms, Json, Making, Runs, Seeds, Telling, grouped
+from fednag.cli.options import Algorithms, Json, Making, Placing, Runs, Seeds, Telling, grouped
 from fednag.cli.paper import paper_app
 from fednag.cli.privacy import privacy_app
 from fednag.cli.reporting import export_app, show
@@ -42,7 +42,7 @@ app = typer.Typer(
     help="Momentum-based federated learning: train FedNAG beside its rivals and compare them.\n\n"
     "Start with `fednag compare`: seven methods on embedded data, in under a minute.",
 )
-TRAIN, SEE, KNOW, THINK = "Train", "See what came of it", "Look up", "Plan and check"
+TRAIN, SEE, KNOW, THINK = "Train", "Look at results", "Look up", "Plan and check"
 app.add_typer(flower_app, name="flower", rich_help_panel=TRAIN)
 app.add_typer(data_app, name="data", rich_help_panel=KNOW)
 app.add_typer(time_app, name="time", rich_help_panel=THINK)
@@ -81,6 +81,7 @@ def compare(
     algorithms: Algorithms = "",
     seeds: Seeds = "",
     making: Making,
+    placing: Placing,
     telling: Telling,
 ) -> None:
     """Train several methods on the same problem: ranked table and chart.
@@ -108,7 +109,7 @@ def compare(
         for key in raw.get("algorithm", {})
         if key not in used
     ]
-    run_and_report(experiments, making, telling, "comparison", remarks)
+    run_and_report(experiments, making, telling, "comparison", remarks, placing)
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -145,6 +146,7 @@ def sweep(
     ],
     seeds: Seeds = "",
     making: Making,
+    placing: Placing,
     telling: Telling,
 ) -> None:
     """Run every combination of some fields' values, for every seed: mean and spread.
@@ -169,13 +171,13 @@ def sweep(
     options = dict.fromkeys(changes, "--set") | dict.fromkeys(axes, "--grid")
     with blaming(options):
         experiments = api.grid(raw, axes, given_seeds(seeds, raw.get("seed", 0)), str(experiment))
-    run_and_report(experiments, making, telling, "sweep")
+    run_and_report(experiments, making, telling, "sweep", placing=placing)
 
 
 @app.command(name="resume", rich_help_panel=TRAIN)
 @grouped
 def resume_runs(*, runs: Runs, telling: Telling) -> None:
-    """Bring interrupted runs to their end, as if they had never stopped.
+    """Continue interrupted runs, to exactly the numbers they would have had.
 
     Example: fednag resume runs/digits
     """

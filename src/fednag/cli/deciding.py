@@ -18,7 +18,7 @@ from fednag.cli.common import (
     usable,
     write_report,
 )
-from fednag.cli.options import Algorithms, Making, Telling, grouped
+from fednag.cli.options import Algorithms, Making, On, Telling, grouped
 from fednag.cli.running import training
 from fednag.errors import FednagError
 
@@ -50,6 +50,7 @@ def decide(
     most_seeds: Annotated[
         int, typer.Option("--most-seeds", help="Seeds after which it gives up.")
     ] = 100,
+    on: On = None,
     making: Making,
     telling: Telling,
 ) -> None:
@@ -62,6 +63,7 @@ def decide(
     """
     from rich.text import Text
 
+    from fednag.cluster import cluster_at
     from fednag.config import methods, override, read
     from fednag.decide import decide as find
 
@@ -89,6 +91,7 @@ def decide(
                 resume=making.resume,
                 watch=watch,
                 source=source,
+                on=cluster_at(on),
             )
     document = _document(found)
     path = making.out / found.runs[0].experiment.name / "decide.json"

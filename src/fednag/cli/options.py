@@ -71,6 +71,24 @@ class Making:
     ] = False
 
 
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on", help="Machines that do the runs: ray or ray=ADDRESS; for sweep, compare: slurm."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where several runs are done."""
+
+    on: On = None
+    script: Annotated[
+        Path | None, typer.Option("--script", help="With --on slurm: where its script is written.")
+    ] = None
+
+
 @dataclass(frozen=True)
 class Telling:
     """What is printed of runs: while they are made, and of what came of them."""

@@ -12,7 +12,7 @@ import typer
 
 from fednag.cli import completing
 from fednag.cli.common import answer, beside, console, output, print_json, table
-from fednag.cli.options import Json, Telling, grouped, written_to
+from fednag.cli.options import Json, On, Telling, grouped, written_to
 from fednag.errors import FednagError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Running:
         Path | None,
         typer.Option("--known", help="Runs whose records are there count as run, e.g. docs/paper."),
     ] = None
+    on: On = None
 
 
 @paper_app.command("list")
@@ -224,6 +225,7 @@ def _known(scale: str) -> None:
 def _run(
     figures: Sequence[Figure], running: Running, telling: Telling, remarks: Sequence[str] = ()
 ) -> None:
+    from fednag.cluster import cluster_at
     from fednag.paper.jobs import gather_all, queue, run_queue, waiting
     from fednag.paper.records import known
     from fednag.runs.interrupts import Interrupted, Watch
@@ -249,7 +251,7 @@ def _run(
                 Watch() as watch,
                 RunsProgress(told, labels, telling.quiet, telling.verbose) as progress,
             ):
-                busy = run_queue(jobs, out, progress.started, watch)
+                busy = run_queue(jobs, out, progress.started, watch, cluster_at(running.on))
         except Interrupted as caught:
             stopped = caught
     if busy:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fednag.cli.common import answer, beside, console, folders_of, unless, usable
-from fednag.cli.options import Making, Telling
+from fednag.cli.options import Making, Placing, Telling
 from fednag.errors import printable
 
 if TYPE_CHECKING:
@@ -48,14 +48,30 @@ def run_and_report(
     telling: Telling,
     chart: str | None,
     remarks: Sequence[str] = (),
+    placing: Placing | None = None,
 ) -> None:
     from fednag.api import run_all
 
     usable(making.out)
+    on = None
+    if placing is not None and (placing.on or placing.script):
+        from fednag.cluster import OnSlurm, place
+
+        on = place(placing.on, placing.script)
+        if isinstance(on, OnSlurm):
+            run_all(experiments, out=making.out, resume=making.resume, on=on)
+            answer(
+                telling.json,
+                {"tasks": len(experiments)},
+                f"{len(experiments)} tasks; submit them with `sbatch {on.script}`, then repeat "
+                "this command with --resume in place of --on and --script",
+                files=[on.script],
+            )
+            return
     report(
         [label for label, _, _ in experiments],
         lambda started, watch: run_all(
-            experiments, out=making.out, started=started, resume=making.resume, watch=watch
+            experiments, out=making.out, started=started, resume=making.resume, watch=watch, on=on
         ),
         telling,
         chart,

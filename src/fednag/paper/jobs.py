@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fednag.api import Started, run_all
+from fednag.api import Elsewhere, Started, run_all
 from fednag.clock.runs import replay_runs, timed_run
 from fednag.config import Experiment
 from fednag.data.download import SOURCES, data_folder
@@ -102,7 +102,11 @@ def waiting(figures: Sequence[Figure], scale: str, out: Path, before: Known) -> 
 
 
 def run_queue(
-    jobs: Sequence[Job], out: Path, started: Started | None = None, watch: Watch | None = None
+    jobs: Sequence[Job],
+    out: Path,
+    started: Started | None = None,
+    watch: Watch | None = None,
+    on: Elsewhere | None = None,
 ) -> int:
     """Run them; one that was interrupted goes on. How many were left to another process."""
     names = (job.title for job in jobs)
@@ -119,6 +123,7 @@ def run_queue(
         resume=True,
         watch=watch,
         busy=busy,
+        on=on,
     )
     return len(busy)
 
