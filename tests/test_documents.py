@@ -395,6 +395,7 @@ GIVEN_BY = {
         "Replay": "replay",
         "Row": "times_to_target",
         "Timed": "replay_runs",
+        "TierRow": "replay_runs",
         "TimedRun": "read_run",
         "Timeline": "timeline",
     },
