@@ -131,15 +131,18 @@ Cluster = tuple[str, Callable[[], None]]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Two Ray nodes of this machine, the address of the first, and what kills the second."""
+    """Two Ray nodes of this machine, the address of the first, and what kills the second.
+
+    They listen on the machine's own address: Ray takes 127.0.0.1 for that where it is an address.
+    """
     pytest.importorskip("ray")
     code = """
 import os, sys
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 from ray.cluster_utils import Cluster
-both = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
+both = {"num_cpus": 1, "include_dashboard": False}
 cluster = Cluster(initialize_head=True, head_node_args=both, shutdown_at_exit=True)
-second = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
+second = cluster.add_node(num_cpus=1)
 print("at " + cluster.address, flush=True)
 for line in sys.stdin:
     if line == "kill\\n":
