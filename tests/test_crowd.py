@@ -92,6 +92,11 @@ KINDS: dict[str, list[dict[str, Any]]] = {
     "some of each": [{}, STEADY, {"compute": Compute(Lognormal(0.3), 1e6, "")}],
     "coming and going": [{}, {"availability": Availability(((0.0, 1.0),), 3.0, 0.5)}],
     "shared": [{"point": POINT}, {}],
+    "two at each of many": [{"point": Point(f"p{i // 2}", 1e5, 3e6)} for i in range(50)],
+    "alone at each of many": [
+        {"point": Point(f"p{i}", 1e5 * (i + 1), 1e7), **(STEADY if i % 2 else {})}
+        for i in range(50)
+    ],
     "shared, coming and going": [
         {"point": POINT, "availability": Availability(((0.0, 1.0),), 3.0, 0.5)},
         {"point": POINT},

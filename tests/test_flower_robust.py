@@ -231,7 +231,8 @@ def joined(config: dict[str, Any], folders: Path, claims: dict[int, int]) -> Any
 
 def test_a_claim_does_not_own_the_model(tmp_path: Path, folders: Path) -> None:
     """Silo 1 has 20 samples and claims 10^7: it weighs as much as the others together."""
-    config = private(tmp_path)
+    half = {"flower__most-share": 0.5}
+    config = private(tmp_path, **half)
     said: list[str] = []
     run = play(config, joined(config, folders, {1: 10**7}), said)
     deployment, ups = read_run_config(config), []
@@ -252,7 +253,9 @@ def test_a_claim_does_not_own_the_model(tmp_path: Path, folders: Path) -> None:
     # In every respect it is as if it had said 40, and that had been agreed.
     runs = []
     for claim, agreed in ((10**7, {}), (40, {"flower__samples": "[30, 40, 10]"})):
-        config = private(tmp_path / str(claim), **agreed, algorithm__name="scaffold", rounds=2)
+        config = private(
+            tmp_path / str(claim), **half, **agreed, algorithm__name="scaffold", rounds=2
+        )
         runs.append(play(config, joined(config, folders, {1: claim})))
     assert gap(*runs) == 0
     # It may be allowed.
@@ -309,3 +312,50 @@ def test_a_cap_by_hand() -> None:
     assert capped({0: 1, 1: 1, 2: 98}, 0.5) == {0: 1, 1: 1, 2: 2}
     assert capped({0: 10, 1: 500, 2: 800, 3: 10}, 0.4) == {0: 10, 1: 40, 2: 40, 3: 10}
     assert capped({0: 5, 1: 7}, 0.1) == {0: 5, 1: 5}
+
+
+def flattering(asked: Message, answered: Message) -> Message:
+    """A silo whose every measure is perfect, and which says it has most of the test samples."""
+    (found,) = answered.content.metric_records.values()
+    for key in list(found):
+        found[key] = 0.0 if "loss" in key else 10**7 if key == "tests" else 1.0
+    return answered
+
+
+@pytest.mark.parametrize("claimed", [{}, {1: 10**7}])
+def test_no_silo_flatters_the_evaluation(
+    claimed: dict[int, int], tmp_path: Path, folders: Path
+) -> None:
+    """What is recorded is between two honest silos' measures, whatever one says; the mean is not.
+
+    And with honest silos the median of three is the one in the middle.
+    """
+
+    def last(**changes: Any) -> tuple[Any, list[float]]:
+        config = private(tmp_path / str(len(list(tmp_path.iterdir()))), **changes)
+        grid = joined(config, folders, claimed)
+        if "lies" in changes.get("name", ""):
+            node = next(n for n, c in grid.contexts.items() if c.node_config["partition-id"] == 1)
+            claim = grid.faults.get(node)
+
+            def both(asked: Message, answered: Message) -> Message | None:
+                told = claim(asked, answered) if claim else answered
+                kind = asked.metadata.message_type
+                return flattering(asked, told) if told and kind == "evaluate" else told
+
+            grid.faults[node] = both
+        run = play(config, grid)
+        lines = [line for line in silos_of(run) if line["phase"] == "evaluate"][-3:]
+        own = [line["metrics"]["loss"] for line in lines]
+        return run.records[-1], own
+
+    honest, losses = last()
+    assert honest.loss == (sorted(losses)[1] if not claimed else honest.loss)
+    assert min(losses) <= honest.loss <= max(losses)
+    flattered, told = last(name="lies")
+    assert told[1] == 0
+    others = [losses[0], losses[2]]
+    assert min(others) <= flattered.loss <= max(others)
+    assert flattered.train_accuracy < 1
+    mean, _ = last(name="lies", flower__measure="mean")
+    assert mean.loss < min(others)

@@ -15,6 +15,7 @@ import fednag
 from fednag import FedNAG
 from fednag.algorithms import ALGORITHMS
 from fednag.api import run_all
+from fednag.compute.randomness import private_randomness
 from fednag.config import parse, read
 from fednag.core.algorithm import WorkerData
 from fednag.core.keys import Draws
@@ -293,6 +294,30 @@ def test_what_a_round_costs_besides_is_not_taken_for_its_iterations(problem: Pro
     trial = Trial(problem, Scheme(Ending()), [np.arange(20)] * 4, Draws(0, [20] * 4, 8), 20)
     assert trial.step < 0.02 / 5
     assert trial.steps(4) == 20
+
+
+def test_what_a_gpu_computes_is_waited_for(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU is needed: what is asked of torch is."""
+    waited: list[bool] = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: waited.append(True))
+    tuning._clock_of(problem)()
+    assert not waited
+    monkeypatch.setattr(problem, "device", torch.device("cuda"))
+    clock = tuning._clock_of(problem)
+    assert 0 < clock() <= clock()
+    assert len(waited) == 2
+
+
+def test_generators_of_gpus_are_left_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[list[str]] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: ["before"])
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", set_to.append)
+    with private_randomness():
+        assert set_to == []
+    assert set_to == [["before"]]
 
 
 def test_the_choice_is_kept_and_repeats_the_run(

@@ -55,7 +55,8 @@ def scene(line: Timeline) -> dict[str, Any] | None:
         for worker, device in moving
     ]
     points = [point for piece in driven for point in piece[:, 1:].tolist()]
-    units = [
+    placed_at = {roads.vehicles[device.name]: place for place, (_, device) in enumerate(moving)}
+    units: list[dict[str, Any]] = [
         {
             "name": unit.name,
             "x": round(unit.x, 1),
@@ -64,6 +65,19 @@ def scene(line: Timeline) -> dict[str, Any] | None:
             "half": max((m for m, rate in unit.rings if rate >= unit.best / 2), default=0.0),
         }
         for unit in roads.units
+    ]
+    best = max((rate for _, rate in roads.rings), default=0.0)
+    units += [
+        {
+            "name": head,
+            # Of one that is no worker here, the place is not known: it is not drawn.
+            "vehicle": placed_at.get(head, -1),
+            "start": round(start, 3),
+            "end": round(end, 3),
+            "range": round(roads.rings[-1][0], 1),
+            "half": max((m for m, rate in roads.rings if rate >= best / 2), default=0.0),
+        }
+        for head, start, end in roads.heads
     ]
     corners = [
         (unit.x + dx * unit.range, unit.y + dy * unit.range)

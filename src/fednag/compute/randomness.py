@@ -57,6 +57,9 @@ def _seed_torch(seed: int) -> None:
 
 def _private(seed: int | None) -> Iterator[None]:
     state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    # Nothing is drawn on a GPU before torch has been there.
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    on_gpus = torch.cuda.get_rng_state_all() if started else None
     if seed is not None:
         _seed_torch(seed)
         np.random.seed(seed % 2**32)
@@ -65,5 +68,7 @@ def _private(seed: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(state[0])
+        if on_gpus is not None:
+            torch.cuda.set_rng_state_all(on_gpus)
         np.random.set_state(state[1])
         random.setstate(state[2])

@@ -139,8 +139,11 @@ def notes_on(fleet: Fleet, workers: int) -> list[str]:
         seconds, units = fleet.roads.trace.seconds, len(fleet.roads.units)
         trace = Path(fleet.roads.trace.source).name
         again = "begins again after" if fleet.devices[-1].availability.period else "ends after"
+        past = f"past {units} units"
+        if fleet.roads.heads:
+            past = f"in a cloud that elects its aggregator, {len(fleet.roads.heads)} times"
         notes.append(
-            f"vehicles drive as in {trace}, which {again} {seconds:g} s, past {units} units; "
+            f"vehicles drive as in {trace}, which {again} {seconds:g} s, {past}; "
             "what is sent at a lower rate takes longer, latency too"
         )
     return notes

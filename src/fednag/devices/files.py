@@ -21,8 +21,9 @@ from fednag.config import read
 from fednag.config.messages import cut, explain, nearest, plain
 from fednag.config.sections import STRICT
 from fednag.core.files import os_errors, write_atomically
+from fednag.devices.clouds import Elect
 from fednag.devices.mobility import Trace, grid_city, highway, read_trace
-from fednag.devices.radio import RADIOS, Radio, Unit
+from fednag.devices.radio import RADIOS, Radio, Rings, Unit
 from fednag.devices.times import Sampling
 from fednag.errors import FednagError, InconsistentError, within
 
@@ -437,18 +438,7 @@ class UnitTable(Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> UnitTable:
-        if (self.radio is None) == (self.rates is None):
-            known = " or ".join(RADIOS)
-            raise InconsistentError(
-                "", remedy=f"give radio ({known}) or rates, e.g. [[100, 27], [300, 3]]"
-            )
-        for metres, rate in self.rates or ():
-            if not (metres > 0 and 0 < rate < 1e9):
-                raise InconsistentError("rates", remedy="write [metres, Mbit/s], both above 0")
-        if any(a >= b for (a, _), (b, _) in pairwise(self.rates or ())):
-            raise InconsistentError("rates", "are not in order", "sort them by distance")
-        if self.rates == ():
-            raise InconsistentError("rates", "is empty", "write e.g. [[100, 27], [300, 3]]")
+        _check_rates(self.radio, self.rates)
         if (self.count > 1) != (self.apart is not None):
             raise InconsistentError("apart", remedy="several units need it: [metres in x, in y]")
         return self
@@ -456,11 +446,7 @@ class UnitTable(Table):
     @property
     def units(self) -> list[Unit]:
         """Each of the row, what is beyond its range left out."""
-        rings = RADIOS[self.radio] if self.radio else tuple(self.rates or ())
-        if self.range is not None:
-            inner = [ring for ring in rings if ring[0] < self.range]
-            outer = [rate for metres, rate in rings if metres >= self.range]
-            rings = (*inner, *((self.range, rate) for rate in outer[:1]))
+        rings = _rings_of(self.radio, self.rates, self.range)
         east, north = self.apart or (0.0, 0.0)
         names = (
             [self.name] if self.count == 1 else [f"{self.name}-{n + 1}" for n in range(self.count)]
@@ -470,10 +456,58 @@ class UnitTable(Table):
         ]
 
 
+def _rings_of(
+    radio: Radio | None, rates: tuple[tuple[float, float], ...] | None, reach: float | None
+) -> Rings:
+    """A radio's rates by distance, what is beyond its range left out."""
+    rings = RADIOS[radio] if radio else tuple(rates or ())
+    if reach is not None:
+        inner = [ring for ring in rings if ring[0] < reach]
+        outer = [rate for metres, rate in rings if metres >= reach]
+        rings = (*inner, *((reach, rate) for rate in outer[:1]))
+    return rings
+
+
+class Cloud(Table):
+    """Vehicles near one another, one of whom is elected to aggregate."""
+
+    radio: Radio | None = None
+    rates: tuple[Pair, ...] | None = Field(None, strict=False)
+    range: float | None = Field(None, gt=0, le=1e6)
+    elect: Elect = "stay"
+    every: float = Field(1.0, ge=0.1, le=3600)  # seconds between looks
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Cloud:
+        _check_rates(self.radio, self.rates)
+        return self
+
+    @property
+    def rings(self) -> Rings:
+        return _rings_of(self.radio, self.rates, self.range)
+
+
+def _check_rates(radio: Radio | None, rates: tuple[tuple[float, float], ...] | None) -> None:
+    if (radio is None) == (rates is None):
+        known = " or ".join(RADIOS)
+        raise InconsistentError(
+            "", remedy=f"give radio ({known}) or rates, e.g. [[100, 27], [300, 3]]"
+        )
+    for metres, rate in rates or ():
+        if not (metres > 0 and 0 < rate < 1e9):
+            raise InconsistentError("rates", remedy="write [metres, Mbit/s], both above 0")
+    if any(a >= b for (a, _), (b, _) in pairwise(rates or ())):
+        raise InconsistentError("rates", "are not in order", "sort them by distance")
+    if rates == ():
+        raise InconsistentError("rates", "is empty", "write e.g. [[100, 27], [300, 3]]")
+
+
 class FleetFile(Table):
     """A fleet file's own fields; devices are checked one by one."""
 
-    later: ClassVar[tuple[str, ...]] = ("mobility", "unit", "access", "edge", "begins", "measured")
+    later: ClassVar[tuple[str, ...]] = (
+        *("mobility", "unit", "access", "edge", "begins", "measured", "cloud"),
+    )
 
     format: int = FORMAT
     name: Name
@@ -484,6 +518,7 @@ class FleetFile(Table):
     aggregator: dict[str, Any] = Field(default_factory=dict)
     mobility: dict[str, Any] | None = None
     unit: list[dict[str, Any]] | None = None
+    cloud: dict[str, Any] | None = None
     access: list[dict[str, Any]] | None = None
     edge: list[dict[str, Any]] | None = None
     begins: TimeOfDay = "00:00"  # UTC
@@ -504,6 +539,7 @@ class Description:
     mobility: Mobility | None = None
     trace: Trace | None = None
     units: tuple[Unit, ...] = ()
+    cloud: Cloud | None = None
     points: tuple[AccessPoint, ...] = ()
     edges: tuple[EdgeTable, ...] = ()
 
@@ -615,7 +651,7 @@ def _check_powers(devices: list[Device]) -> None:
 
 def _mobility(
     head: FleetFile, devices: list[Device], folder: Path, source: str
-) -> tuple[Mobility | None, Trace | None, tuple[Unit, ...]]:
+) -> tuple[Mobility | None, Trace | None, tuple[Unit, ...], Cloud | None]:
     """Where what moves is, and the units that serve it."""
     moving = [device for device in devices if device.moves]
     if head.mobility is None:
@@ -627,7 +663,9 @@ def _mobility(
             )
         if head.unit is not None:
             raise FednagError("unit", "goes only with [mobility]", "give it, or leave units out")
-        return None, None, ()
+        if head.cloud is not None:
+            raise FednagError("cloud", "goes only with [mobility]", "give it, or leave it out")
+        return None, None, (), None
     if not moving:
         raise FednagError("mobility", "no device moves", "write moves = true in a [[device]]")
     with within(f"{source}: mobility"):
@@ -636,7 +674,13 @@ def _mobility(
     for number, table in enumerate(head.unit or (), 1):
         with within(f"{source}: unit {plain(str(table.get('name', number)))}"):
             units += _check(UnitTable, table).units
-    if not units:
+    cloud = None
+    if head.cloud is not None:
+        if units:
+            raise FednagError("cloud", "has no units at the roadside", "leave one of them out")
+        with within(f"{source}: cloud"):
+            cloud = _check(Cloud, head.cloud)
+    elif not units:
         raise FednagError("unit", "there is none", "write a [[unit]] table for each")
     names = [unit.name for unit in units]
     for name in names:
@@ -651,7 +695,7 @@ def _mobility(
             f"{wanted} move, and the trace has {len(trace.vehicles)} vehicles",
             "lower count, or leave it out of the last that moves",
         )
-    return mobility, trace, tuple(units)
+    return mobility, trace, tuple(units), cloud
 
 
 def _check_device(device: Device, samples: Samples) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fednag.devices.clouds import Tenure, cloud_contacts, tenures
 from fednag.devices.files import (
     AGGREGATION,
     AGGREGATOR,
@@ -236,11 +237,12 @@ def build(found: Description, sampling: str | None = None) -> Fleet:
     devices: list[Device] = []
     driven: dict[str, str] = {}
     points = {point.name: point for point in found.points}
+    elected = _elected(found)
     for table in found.devices:
         compute = _compute(found, table, sampling)
         power = None if table.power is None else Power(**table.power)
         if table.moves:
-            moving = _moving(found, table, compute, driven)
+            moving = _moving(found, table, compute, driven, elected)
             devices += [replace(device, power=power) for device in moving]
             continue
         up, down = (_transfer(found, table, way, sampling) for way in ("up", "down"))
@@ -264,7 +266,7 @@ def build(found: Description, sampling: str | None = None) -> Fleet:
         aggregation=_aggregation(found, sampling),
         digest=found.digest,
         edges=tuple(_edges(found)),
-        roads=Roads(found.trace, found.units, driven) if found.trace else None,
+        roads=_roads(found, driven, elected),
         lasting=found.mobility is not None and found.mobility.select == "lasting",
         measured=found.head.measured,
     )
@@ -279,7 +281,11 @@ def _point(table: AccessPoint, kind: str, number: int) -> Point:
 
 
 def _moving(
-    found: Description, table: DeviceTable, compute: Compute, driven: dict[str, str]
+    found: Description,
+    table: DeviceTable,
+    compute: Compute,
+    driven: dict[str, str],
+    elected: tuple[Tenure, ...],
 ) -> list[Device]:
     """A table's vehicles: the next of the trace; they are put into ``driven`` too."""
     mobility, trace = found.mobility, found.trace
@@ -288,18 +294,43 @@ def _moving(
     free = trace.vehicles[len(driven) :]
     if "count" in table.model_fields_set or table is not _last_moving(found):
         free = free[: table.count]
-    full = max(unit.best for unit in found.units)
+    cloud = found.cloud
+    rates = [rate for _, rate in cloud.rings] if cloud else [unit.best for unit in found.units]
+    full = max(rates)
     factor = Lognormal(1.0, mobility.link_spread) if mobility.link_spread else STEADY
     link = Transfer(mobility.latency, 8 / (full * 1e6), factor)
     devices = []
     for number, vehicle in enumerate(free, 1):
-        served = contacts(trace.ways[vehicle], found.units)
+        if cloud:
+            served = cloud_contacts(trace, vehicle, elected, cloud.rings)
+        else:
+            served = contacts(trace.ways[vehicle], found.units)
         period = trace.seconds if mobility.repeat else None
         on = availability(served, full, period, mobility.hand_over == "lost")
         name = table.name if len(free) == 1 else f"{table.name}-{number}"
         driven[name] = vehicle
         devices.append(Device(name, table.name, compute, link, link, on))
     return devices
+
+
+def _elected(found: Description) -> tuple[Tenure, ...]:
+    """Who of the vehicles that are devices aggregates, when; nobody where there is no cloud."""
+    cloud, trace = found.cloud, found.trace
+    if cloud is None or trace is None:
+        return ()
+    tables = [table for table in found.devices if table.moves]
+    counts = sum(table.count for table in tables)
+    all_ = "count" not in tables[-1].model_fields_set
+    vehicles = trace.vehicles if all_ else trace.vehicles[:counts]
+    return tenures(trace, vehicles, cloud.rings[-1][0], cloud.elect, cloud.every)
+
+
+def _roads(found: Description, driven: dict[str, str], elected: tuple[Tenure, ...]) -> Roads | None:
+    if found.trace is None:
+        return None
+    heads = tuple((one.head, one.start, one.end) for one in elected)
+    rings = found.cloud.rings if found.cloud else ()
+    return Roads(found.trace, found.units, driven, heads, rings)
 
 
 def _last_moving(found: Description) -> DeviceTable:

@@ -96,6 +96,9 @@ class Roads:
     trace: Trace
     units: tuple[Unit, ...]
     vehicles: Mapping[str, str] = field(default_factory=dict)  # name of a device -> its vehicle
+    # Of a cloud: who aggregates from when to when (vehicle, start, end), and how fast it is.
+    heads: tuple[tuple[str, float, float], ...] = ()
+    rings: Rings = ()
 
 
 def contacts(pieces: Iterable[Points], units: Sequence[Unit]) -> list[Contact]:

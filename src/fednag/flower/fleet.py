@@ -32,7 +32,7 @@ from fednag.core.state import State
 from fednag.core.vectors import Vectors, digest
 from fednag.errors import FednagError
 from fednag.flower import protocol
-from fednag.flower.membership import PAUSE, Membership
+from fednag.flower.membership import PAUSE, Membership, median
 from fednag.flower.processes import SOONEST
 from fednag.flower.protocol import (
     EVALUATE,
@@ -492,8 +492,9 @@ class Fleet(Executor):
     def _measured(self, answers: Replies, number: int) -> Measures:
         """The silos' losses and accuracies as those of all their data together.
 
-        Metrics are means over silos, weighted by test samples: of F1, say, that is not the F1 of
-        all samples together, which no silo can tell.
+        Or their medians, which no silo can move beyond the others' by what it says. Means of
+        metrics are weighted by test samples: of F1, say, that is not the F1 of all samples
+        together, which no silo can tell.
         """
         found, lost, refused = {}, 0, dict(answers.refused)
         for silo in answers.good:
@@ -515,6 +516,8 @@ class Fleet(Executor):
 
         def mean(key: str, weights: dict[int, int]) -> float | None:
             named = {s: w for s, w in weights.items() if w and key in found[s]}
+            if named and self.deployment.takes_medians:
+                return median({s: found[s][key] for s in named}, named)
             total = sum(named.values())
             return sum(w * found[s][key] for s, w in named.items()) / total if total else None
 

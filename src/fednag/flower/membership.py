@@ -14,12 +14,11 @@ from fednag.flower import protocol
 from fednag.flower.protocol import HELLO, PROTOCOL, Refusal, compared, expect, one_line, versions
 from fednag.flower.pulls import Pulls
 from fednag.flower.resident import GRACE
-from fednag.flower.settings import Deployment
+from fednag.flower.settings import MAJORITY, Deployment
 from fednag.flower.silo_log import SiloLog
 
 PAUSE = 0.5  # seconds between two looks
 KEY = re.compile(r"[0-9a-f]{64}")
-MAJORITY = 3  # of two silos one may well have most of the data
 AGAIN = 60.0  # seconds after which a node that was turned away may try again
 
 
@@ -205,3 +204,25 @@ def capped(counts: Mapping[int, int], most: float) -> dict[int, int]:
         if ordered[above] <= limit:
             return {silo: min(count, int(limit)) for silo, count in counts.items()}
     return dict.fromkeys(counts, ordered[-1])
+
+
+def median(values: Mapping[int, float], weights: Mapping[int, int]) -> float:
+    """The weighted median, in which no silo weighs more than the one in the middle.
+
+    So none of three or more has half of the weight, whatever count it claims. As long as those that
+    lie have less than half together, what comes out is between two values of those that do not.
+
+    >>> median({0: 0.2, 1: 0.3, 2: 0.99}, {0: 100, 1: 120, 2: 10_000})
+    0.3
+    """
+    most = sorted(weights.values())[(len(weights) - 1) // 2]
+    weighs = {silo: min(weight, most) for silo, weight in weights.items()}
+    half, sum_ = sum(weighs.values()) / 2, 0
+    ordered = sorted(values.items(), key=lambda item: item[1])
+    for place, (silo, found) in enumerate(ordered):
+        sum_ += weighs[silo]
+        if sum_ == half:
+            return (found + ordered[place + 1][1]) / 2
+        if sum_ > half:
+            return found
+    raise ValueError("no values")

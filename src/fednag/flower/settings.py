@@ -41,6 +41,7 @@ from fednag.flower import app_folder
 SILOS = "silos"  # the name of data that every silo brings itself
 SOURCE = "run config"
 MOST_SAMPLES = 10_000_000
+MAJORITY = 3  # silos from which on the others can outvote one
 APP: ContextVar[Path | None] = ContextVar("APP", default=None)
 """The folder of the app that a message is for, in a process that Flower has not put it into."""
 
@@ -58,10 +59,11 @@ class Flower(Section):
     quorum: int = Field(0, ge=0, le=10_000)  # answers a round needs; 0: more than half of those
     join: float = Field(120.0, gt=0, le=86_400)  # seconds to wait for all silos at the start
     norm_bound: float = Field(10.0, ge=0)  # times the median length an update may have; 0: any
-    most_share: float = Field(0.5, gt=0, le=1)  # of all samples, that a silo's count weighs
+    most_share: float = Field(0.4, gt=0, le=1)  # of all samples, that a silo's count weighs
     samples: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)  # agreed, by silo
     max_samples: int = Field(MOST_SAMPLES, ge=1, le=10**12)  # a silo may claim
     evaluate: Literal["auto", "server", "silos"] = "auto"
+    measure: Literal["auto", "mean", "median"] = "auto"  # of what silos say of the model
     other_versions: bool = False  # whether silos may have another torch or flwr
     bind: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,60}$")  # registered names are bind-0, bind-1
     # Of a sample, e.g. "1,28,28"; for data that silos bring. One number need not be in quotes.
@@ -124,6 +126,13 @@ class Deployment:
         if self.flower.edge >= 0:
             return False  # the server does
         return not self.private and self.flower.evaluate != "silos"
+
+    @property
+    def takes_medians(self) -> bool:
+        """Whether measures of silos become one by their median: nobody can check what they say."""
+        if self.flower.measure == "auto":
+            return self.private and self.silos >= MAJORITY
+        return self.flower.measure == "median"
 
     @property
     def digest(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ class SiloLog:
             self._drop_from(number)
             self._begun = True
         digests.append(
-            self.path, (json.dumps({"round": number, **line}, allow_nan=False) for line in lines)
+            self.path,
+            (json.dumps({"round": number, "at": _now(), **x}, allow_nan=False) for x in lines),
         )
 
     def add(self, **entry: Any) -> None:
@@ -41,7 +43,7 @@ class SiloLog:
         if self.path is not None:
             if not self._begun:  # its last line may have been cut short
                 self._drop_from(inf)
-            digests.append(self.path, [json.dumps({"round": 0, **entry})])
+            digests.append(self.path, [json.dumps({"round": 0, "at": _now(), **entry})])
 
     def _drop_from(self, number: float) -> None:
         """A run that goes on plays some rounds again: their lines are written again."""
@@ -53,6 +55,10 @@ class SiloLog:
             if isinstance(line["round"], int) and line["round"] < number
         ]
         write_atomically(self.path, digests.chained(map(json.dumps, kept)))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def read(path: Path) -> list[dict[str, Any]]:

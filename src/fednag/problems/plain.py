@@ -45,7 +45,10 @@ class Buffers:
         """Their present values, as a new vector."""
         held = dict(module.named_buffers())
         parts = [held[name].detach().reshape(-1).to(dtype) for name in self.names]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=dtype)
+        if parts:
+            return torch.cat(parts)
+        place = next(module.parameters(), torch.zeros(0)).device
+        return torch.zeros(0, dtype=dtype, device=place)
 
     def unravel(self, b: Vector) -> dict[str, Tensor]:
         """New tensors by name, each of its own type; counters are rounded."""

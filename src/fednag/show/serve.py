@@ -1,21 +1,25 @@
-"""The report's page, served to this machine's own browser and kept up to date.
+"""The report's page, and a deployment's status, served and kept up to date.
 
-Only two addresses are answered, and only reading: no path of the disk can be asked for.
+Only a few addresses are answered, and only reading: no path of the disk can be asked for. The
+report is for this machine's own browser; so is the status, unless it is asked to listen elsewhere.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 from fednag.errors import FednagError
 from fednag.runs.targets import Target
+from fednag.show import status
 from fednag.show.document import document, html
+from fednag.show.status import Deployed, Deployments
 from fednag.show.watch import Follower
 
 LOOPBACK = "127.0.0.1"
@@ -79,11 +83,16 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "fednag", ""
     timeout = 30
 
-    def do_GET(self) -> None:
-        # A page elsewhere could have its name point here: only our own names are answered.
+    def _is_ours(self, names: Collection[str] = (LOOPBACK, "localhost")) -> bool:
+        """A page elsewhere could have its name point here: only our own names are answered."""
         port = self.server.server_port
-        if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "not a name of this server\n")
+        if self.headers.get("Host") in {f"{name}:{port}" for name in names}:
+            return True
+        self._answer(HTTPStatus.FORBIDDEN, "text/plain", "not a name of this server\n")
+        return False
+
+    def do_GET(self) -> None:
+        if not self._is_ours():
             return
         path, _, query = self.path.partition("?")
         if path == "/":
@@ -114,3 +123,65 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """A request a second is no news."""
+
+
+class StatusServer(ThreadingHTTPServer):
+    """The silos of a folder of runs: a page, ``/metrics``, ``/status.json`` and ``/health``."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, root: Path, port: int = 0, host: str = LOOPBACK, names: Sequence[str] = ()
+    ) -> None:
+        if host not in (LOOPBACK, "localhost") and not names:
+            raise FednagError(
+                "--address",
+                "is beyond loopback",
+                "say by which names it is asked, e.g. --name fl.example.org",
+                given=host,
+            )
+        self.deployments, self.names = Deployments(root), {LOOPBACK, "localhost", *names}
+        self._lock = threading.Lock()
+        try:
+            super().__init__((host, port), StatusHandler)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or error
+            remedy = "choose another, or leave it out"
+            raise FednagError(
+                "--port", f"cannot listen there ({why})", remedy, given=port
+            ) from error
+
+    @property
+    def address(self) -> str:
+        return f"http://{self.server_address[0]!s}:{self.server_port}/"
+
+    def look(self) -> tuple[list[Deployed], list[FednagError]]:
+        with self._lock:
+            return self.deployments.look()
+
+
+class StatusHandler(Handler):
+    server: StatusServer  # type: ignore[assignment]
+
+    def do_GET(self) -> None:
+        if not self._is_ours(self.server.names):
+            return
+        path = self.path.partition("?")[0]
+        if path == "/health":
+            self._answer(HTTPStatus.OK, "text/plain", "ok\n")
+            return
+        if path not in ("/", "/metrics", "/status.json"):
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "nothing there\n")
+            return
+        found, failed = self.server.look()
+        if path == "/metrics":
+            kind = "text/plain; version=0.0.4; charset=utf-8"
+            self._answer(HTTPStatus.OK, kind, status.metrics(found, len(failed)))
+        elif path == "/status.json":
+            text = json.dumps(status.document(found, failed))
+            self._answer(HTTPStatus.OK, "application/json", text)
+        else:
+            shown = status.page(found, failed, str(self.server.deployments.root))
+            self._answer(HTTPStatus.OK, "text/html; charset=utf-8", shown)
+
+    do_HEAD = do_GET  # noqa: N815

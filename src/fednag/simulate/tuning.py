@@ -193,7 +193,7 @@ def _plain_seconds(problem: Problem, width: int, clock: Clock | None = None) -> 
     """What a step of the plain module takes at best, in processor time."""
     index, weight = _batches(problem, 1, width)
     x, y = problem.batch(problem.x, problem.y, index)
-    clock, best = clock or _processor_clock(), inf
+    clock, best = clock or _clock_of(problem), inf
     for _ in range(3):
         began = clock()
         with private_randomness():
@@ -357,15 +357,16 @@ class Trial:
         known = key in self._engines
         if not known:
             self._engines[key] = self._engine(*key)
-        processor_clock = _processor_clock()
+        processor_clock = _clock_of(self.problem)
         with self._engines[key] as engine:
             if not known:  # the step is recorded, then run in
                 self._round(engine, workers, 1)
                 if self.step * workers < self.moment:
                     self._round(engine, workers, 1)
-            began, spent = time.perf_counter(), processor_clock()
+            spent, began = processor_clock(), time.perf_counter()
             self._round(engine, workers, steps)
-            wall, processor = time.perf_counter() - began, processor_clock() - spent
+            processor = processor_clock() - spent
+            wall = time.perf_counter() - began
         return Turn(wall / (workers * steps), processor / (workers * steps))
 
     def _engine(self, chunk: int, workers: int, threads: int, inner: int) -> Engine:
@@ -380,10 +381,20 @@ class Trial:
         engine.once(self.server, np.arange(workers), starts, steps)
 
 
-def _processor_clock() -> Clock:
-    """Time this process spent computing; the wall clock where that is too coarse to be of use."""
+def _clock_of(problem: Problem) -> Clock:
+    """Time this process spent computing; the wall clock where that is too coarse to be of use.
+
+    What a GPU computes is waited for, and takes no time of the processor's.
+    """
+    if problem.device.type != "cpu":
+        return _after_the_gpu
     exact = time.get_clock_info("process_time").resolution <= 1e-4
     return time.process_time if exact else time.perf_counter
+
+
+def _after_the_gpu() -> float:
+    torch.accelerator.synchronize()
+    return time.perf_counter()
 
 
 def _width(draws: Draws) -> int:

@@ -470,10 +470,12 @@
       box.append(shape("rect", { width: 14, height: 14, fill: PART_COLOURS[part] }));
       return el("li", { class: "soft" }, box, ` ${part}`);
     }));
-    const head = el("tr", {}, ...["method", "device", ...PARTS].map((t) => el("th", { scope: "col" }, t)));
-    const body = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.method), el("td", { class: "text" }, row.device), ...PARTS.map((part) => el("td", {}, shown(row[part], "seconds")))));
+    const powered = rows.some((row) => row.joules !== undefined);
+    const head = el("tr", {}, ...["method", "device", ...PARTS, ...(powered ? ["energy"] : [])].map((t) => el("th", { scope: "col" }, t)));
+    const body = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.method), el("td", { class: "text" }, row.device), ...PARTS.map((part) => el("td", {}, shown(row[part], "seconds"))), powered ? el("td", {}, row.joules === undefined ? "–" : `${plain.format(row.joules)} J`) : null));
+    const spent = powered ? el("p", { class: "soft", id: "joules" }, `Joules of an average round, all that are listed: ${methods.map((method) => `${method} ${plain.format(rows.filter((row) => row.method === method).reduce((sum, row) => sum + (row.joules || 0), 0))}`).join(", ")}.`) : null;
     return section("times", "Where devices' time goes", el("div", { class: "bar" }, chooser("fleet-choice", "Fleet", doc.times.map((t) => t.title), "fleet")),
-      el("p", { class: "soft" }, `Seconds of an average round on each device: ${title}.`), key, plot,
+      el("p", { class: "soft" }, `Seconds of an average round on each device: ${title}.`), key, plot, spent,
       el("details", { class: "noprint" }, el("summary", {}, "Values as a table"), el("div", { class: "values" }, el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)))));
   }
 
@@ -604,7 +606,7 @@
           group.append(shape("rect", { x: -5, y: -5, width: 10, height: 10, fill: "var(--accent)" }),
             shape("text", { x: X(unit.x) < width * 0.6 ? 8 : -8, y: -7, "text-anchor": X(unit.x) < width * 0.6 ? "start" : "end", class: "level-label" }, clip(unit.name, width < 500 ? 12 : 24)));
           group.setAttribute("transform", `translate(${X(unit.x).toFixed(1)} ${Y(unit.y).toFixed(1)})`);
-        }
+        } else group.append(shape("circle", { r: 10, fill: "none", stroke: "var(--accent)", "stroke-width": 2.2 }));
         picture.append(group);
         return group;
       });
@@ -680,7 +682,7 @@
       chooser("map-choice", "Run", doc.moments.map((one) => `${one.label}, seed ${one.seed}`), "moment"), button, scrub,
       el("span", { class: "group" }, el("label", { for: "pace", class: "soft" }, "Pace"), pace)),
     kindsKey(line.kinds.filter((kind) => kind !== "aggregation")), says, plot,
-    el("p", { class: "soft" }, `Circles are what units reach, darker where they have half of their best rate; a dotted line is a connection, a full one a transfer. Metres are drawn alike both ways.${more}`));
+    el("p", { class: "soft" }, `Circles are what units reach, darker where they have half of their best rate; ${scene.units.some((unit) => unit.vehicle !== undefined) ? "the vehicle in a ring was elected and aggregates; " : ""}a dotted line is a connection, a full one a transfer. Metres are drawn alike both ways.${more}`));
   }
 
   function settings() {
