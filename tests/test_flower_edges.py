@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fednag.errors import FednagError
-from fednag.flower import client
+from fednag.flower import handlers
 from fednag.flower.edges import app, serve_edge
 from fednag.flower.inprocess import InProcessGrid
 from fednag.flower.local import Federation, federation
@@ -38,7 +38,7 @@ class Edge(threading.Thread):
         folder.mkdir()
         self.config = config | {"flower.edge": number, "flower.edge-folder": str(folder)}
         nodes = [{"partition-id": worker} for worker in GROUPS[number]]
-        self.grid = InProcessGrid(client.app, self.config, nodes)
+        self.grid = InProcessGrid(handlers.app, self.config, nodes)
         self.said: list[str] = []
         self.start()
 
@@ -99,7 +99,7 @@ def test_an_edge_says_what_is_wrong_with_its_folder(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     nowhere = {"flower.edge": 2, "flower.edge-folder": str(tmp_path / "empty")}
     with pytest.raises(FednagError, match="2 is not one of the 2 edges"):
-        serve_edge(InProcessGrid(client.app, config, []), read_run_config(config | nowhere))
+        serve_edge(InProcessGrid(handlers.app, config, []), read_run_config(config | nowhere))
 
 
 @pytest.mark.slow

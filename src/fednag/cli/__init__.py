@@ -42,7 +42,7 @@ app = typer.Typer(
     help="Momentum-based federated learning: train FedNAG beside its rivals and compare them.\n\n"
     "Start with `fednag compare`: seven methods on embedded data, in under a minute.",
 )
-TRAIN, SEE, KNOW, THINK = "Train", "See what came of it", "Look up", "Plan and check"
+TRAIN, SEE, KNOW, THINK = "Train", "Look at results", "Look up", "Plan and check"
 app.add_typer(flower_app, name="flower", rich_help_panel=TRAIN)
 app.add_typer(data_app, name="data", rich_help_panel=KNOW)
 app.add_typer(time_app, name="time", rich_help_panel=THINK)
@@ -177,7 +177,7 @@ def sweep(
 @app.command(name="resume", rich_help_panel=TRAIN)
 @grouped
 def resume_runs(*, runs: Runs, telling: Telling) -> None:
-    """Bring interrupted runs to their end, as if they had never stopped.
+    """Continue interrupted runs, to exactly the numbers they would have had.
 
     Example: fednag resume runs/digits
     """

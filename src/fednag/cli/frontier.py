@@ -57,7 +57,7 @@ def frontier(
     making: Making,
     telling: Telling,
 ) -> None:
-    """Run methods with compressed uploads: who reaches a target with the fewest bytes and seconds.
+    """Compare compressed uploads: which reach a target with the fewest bytes and seconds.
 
     Every method runs with every uplink and seed, to the end. An uplink joins transforms by +, with
     their numbers after colons. With --fleet the runs are replayed on its devices.
@@ -150,11 +150,11 @@ def _document(found: Frontier) -> dict[str, Any]:
 def _table(found: Frontier) -> Table:
     from fednag.devices.times import duration
     from fednag.runs.frontier import amount, sent_to, value_text
-    from fednag.show.terminal import count
 
     target = found.target
     seeds = max(cell.runs for cell in found.cells)
-    title = f"sent to {target}, fewest first; mean over {count(seeds, 'seed')}"
+    title = f"bytes sent until {target}, fewest first"
+    title += f"; mean over {seeds} seeds" if seeds > 1 else ""
     numbers = [f"{what}\nto {target}" for what in ("up", "down", "both ways", "time")]
     numbers = [f"final\n{target.measure}", *numbers, "sent\nin all", "time\nin all"]
     timed = [4, 6]  # the columns there are on a fleet alone

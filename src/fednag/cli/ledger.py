@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ledger_app = typer.Typer(
     no_args_is_help=True,
-    help="The ledger of a run: who was sent what, who sent what, what came of it.\n\n"
+    help="Verify, audit and show the ledger of a run: who was sent what, who sent what.\n\n"
     "Kept with `ledger.kind = 'chain'`; on real machines always, unless it is 'none'.",
 )
 Run = Annotated[Path, typer.Argument(help="The run's folder, or a folder with one run in it.")]

@@ -30,7 +30,10 @@ def plan(
         int | None, typer.Option(min=1, help="Workers of a round; default: all.")
     ] = None,
     poisson: Annotated[
-        bool, typer.Option("--poisson", help="Each takes part by a coin of its own.")
+        bool,
+        typer.Option(
+            "--poisson", help="Each worker takes part with the same chance, independently."
+        ),
     ] = False,
     local: Annotated[
         bool, typer.Option("--local", help="Noise on every upload: the server is not trusted.")

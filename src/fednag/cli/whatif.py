@@ -34,7 +34,7 @@ def what_if(
     ] = None,
     telling: Telling,
 ) -> None:
-    """Make a run again with one thing changed and every other random draw kept: the difference.
+    """Repeat a run with one thing changed and all other random draws kept; show the difference.
 
     Say what changes with --without, --set or --fleet. Workers keep their data, batches and
     cohorts.
