@@ -2,8 +2,8 @@
 
 It rests on nothing but torch's operations: no interpreter of torch's, and no compiler. Every call
 takes Python, for which threads wait, so it stands in where torch's interpreter cannot be had. What
-an operation makes is written into a buffer by its ``out`` variant; a buffer is used again as soon as
-nothing reads it any more, and stays for the next replay. Results of a replay are memory of their
+an operation makes is written into a buffer by its ``out`` variant; a buffer is used again as soon
+as nothing reads it any more, and stays for the next replay. Results of a replay are memory of their
 own. Every thread has buffers of its own.
 """
 

@@ -2,8 +2,8 @@
 
 The operations of a recording are handed to torch's own interpreter as a graph of its intermediate
 language. Nothing else in this package knows which interpreter that is: torch may give it up, and
-then ``planned`` stands in for it, with the same bits. A graph made this way ends with its last user;
-one made by ``torch.jit.script`` stays for as long as the process does.
+then ``planned`` stands in for it, with the same bits. A graph made this way ends with its last
+user; one made by ``torch.jit.script`` stays for as long as the process does.
 """
 
 from __future__ import annotations
