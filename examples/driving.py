@@ -1,6 +1,6 @@
 """Accuracy over minutes of driving: all vehicles or selected ones, from 0 to 120 km/h.
 
-    python examples/driving.py [--seeds 3] [--minutes 10] [--jobs 1] [--out driving]
+    python examples/driving.py [--seeds 3] [--minutes 5] [--speeds 0,60,120] [--jobs 1] [--out X]
 
 24 vehicles on a road of 6 km pass three roadside units; each holds samples of few classes of the
 embedded digits, and computes 4 s for a round, as a larger model would. Who drives off before its
@@ -27,9 +27,8 @@ import fednag
 from fednag.show.look import look, style_of
 
 METHODS = ("fednag", "fedmom", "fedavg")
-SPEEDS = (0, 30, 60, 120)
 ASKED = {"all": "all who are in reach", "lasting": "those who stay long enough"}
-TIMES = (1.0, 2.5, 5.0, 10.0)  # minutes of the table
+TIMES = (0.5, 1.0, 2.0, 5.0, 10.0)  # minutes of the table
 FLEET = """
 name = "road"
 synthetic = true
@@ -71,9 +70,9 @@ class Drive:
 
 
 def driven(method: str, select: str, speed: int, seed: int, minutes: float) -> Drive:
-    """A run on the road, for at least so many minutes; a round has at most 15 s."""
+    """A run on the road, for about so many minutes; a round has at most 15 s."""
     # Who asks everybody waits until the deadline for those who have driven off.
-    shortest = 4 if select == "lasting" or not speed else 8
+    shortest = 4 if select == "lasting" or not speed else 7
     cls = fednag.ALGORITHMS[method]
     with TemporaryDirectory() as folder:
         path = Path(folder, "road.toml")
@@ -84,15 +83,13 @@ def driven(method: str, select: str, speed: int, seed: int, minutes: float) -> D
             split={"kind": "dirichlet", "alpha": 0.2, "workers": 24},
             training={"tau": 10, "batch": 16, "iterations": 10 * int(minutes * 60 / shortest)},
             clock={"fleet": str(path), "deadline": 15.0},
-            evaluation={"every": 2},
+            evaluation={"every": 3},
             engine={"chunk": 24, "threads": 1},
             seed=seed,
             quiet=True,
         )
     scores = tuple((r.clock or 0.0, r.accuracy or 0.0) for r in run.records)
     last = run.records[-1]
-    if scores[-1][0] < 60 * minutes:
-        raise SystemExit(f"{method} at {speed} km/h came only to {scores[-1][0]:.0f} s")
     return Drive(scores, last.misses / (24 * last.round))
 
 
@@ -131,7 +128,7 @@ def chart(found: dict[Cell, list[Drive]], minutes: float) -> alt.FacetChart:
                 }
             )
     colours = [look(style_of(method)).colour for method in METHODS]
-    names = [f"{speed} km/h" for speed in SPEEDS]
+    names = [f"{speed} km/h" for speed in dict.fromkeys(speed for *_, speed in found)]
     return (
         alt.Chart(alt.InlineData(values=rows))
         .mark_line(strokeWidth=2)
@@ -154,11 +151,13 @@ def chart(found: dict[Cell, list[Drive]], minutes: float) -> alt.FacetChart:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--speeds", default="0,60,120", help="km/h")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("driving"))
     given = parser.parse_args()
-    cells = [(m, select, speed) for speed, select, m in product(SPEEDS, ASKED, METHODS)]
+    speeds = [int(speed) for speed in given.speeds.split(",")]
+    cells = [(m, select, speed) for speed, select, m in product(speeds, ASKED, METHODS)]
     with ProcessPoolExecutor(given.jobs) as pool:
         waiting = {
             cell: [pool.submit(driven, *cell, seed, given.minutes) for seed in range(given.seeds)]

@@ -20,6 +20,7 @@ from fednag.cli import completing
 OTHERWISE = {
     ("data split", "--target"),  # named as the field of the experiment file, data.target
     ("flower keys", "--host"),  # a certificate has several
+    ("time replay", "--rounds"),  # which rounds a timeline shows, 1-5; elsewhere how many there are
 }
 # Written once, and so explained in the same words everywhere.
 SHARED = ("--json", "--quiet", "--verbose", "--seeds", "--algorithms", "--fleet", "--loss")

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -96,7 +95,7 @@ def test_the_walk_through_gives_the_simulators_bits(desk: Path) -> None:
     (path,) = [p.parent for p in desk.glob("runs/*/*/final.safetensors")]
     assert {line["status"] for line in read(path / "silos.jsonl")} == {"ok"}
     last = RunFolder(path).records()[-1]
-    assert set(last.metrics) == {"f1", "doubt"} | set() or len(last.metrics) == 2
+    assert set(last.metrics) == {"f1", "doubt"}
     parts = [np.load(desk / f"sites/site-{n}/{k}.npy") for n in range(3) for k in ("x", "y")]
     x, y = np.concatenate(parts[::2]), np.concatenate(parts[1::2])
     twin = fednag.run(
@@ -126,11 +125,10 @@ def test_a_silo_agrees_to_the_file_too(desk: Path) -> None:
     more = ["--set", "flower.join=15"]
     call(desk, *init, "other", "experiment.toml", "--silos", "1", *fields, *more)
     agreed = call(desk, "fednag", "flower", "digest", "app").strip()
-    began = time.monotonic()
     with federation(0) as running:
         program = ["fednag", "flower", "silo", "--agreed", agreed, "--"]
         running.start_node(0, {"data-folder": str(desk / "sites/site-0")}, program=program)
         with pytest.raises(FednagError, match="is not one that this silo's operator agreed to"):
             running.run(desk / "other", lambda line: None)
         path = running.run(desk / "app", lambda line: None)
-    assert RunFolder(path).records()[-1].round == 1, time.monotonic() - began
+    assert RunFolder(path).records()[-1].round == 1

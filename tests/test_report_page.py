@@ -56,7 +56,7 @@ VIEWS = [
 ]
 
 SECONDS = {"compute": 1.0, "down": 2.0, "up": 3.0, "waiting": 4.0}
-TIMES = time_table(NASTY, [{"label": NASTY, "device": NASTY, **SECONDS}])
+TIMES = time_table(NASTY, [{"label": NASTY, "device": NASTY, **SECONDS, "joules": 12.5}])
 
 # Two vehicles: one drives 100 m east past a unit in 10 s, the other stands beside it.
 MOMENT: dict[str, Any] = {
@@ -188,6 +188,13 @@ def test_labels_are_text_whatever_they_hold(page: Browser) -> None:
     drawn = "document.querySelector('[data-chart=times] .axis-title').textContent"
     assert page.run(drawn) == NASTY
     assert page.run("document.querySelectorAll('main script, main img').length") == 0
+
+
+def test_joules_are_told_where_they_are_known(page: Browser) -> None:
+    assert (
+        text(page, "#joules") == f"Joules of an average round, all that are listed: {NASTY} 12.5."
+    )
+    assert "12.5 J" in page.run("document.querySelector('#times .values').textContent")
 
 
 def test_a_timeline_shows_spans_where_they_are(page: Browser) -> None:

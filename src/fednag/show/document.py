@@ -380,13 +380,17 @@ def recorded_times(views: Sequence[RunView]) -> list[dict[str, Any]]:
 
 
 def time_table(title: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rows (label, device, seconds of each part of an average round) under a title."""
+    """Rows (label, device, seconds of each part of an average round, joules) under a title."""
     rows = []
     for part in parts:
         seconds = {key: float(part[key]) for key in PARTS}
         if not all(isfinite(value) and value >= 0 for value in seconds.values()):
             raise ValueError("no time")
-        rows.append({"method": str(part["label"]), "device": str(part["device"]), **seconds})
+        row = {"method": str(part["label"]), "device": str(part["device"]), **seconds}
+        joules = part.get("joules")
+        if isinstance(joules, int | float) and isfinite(joules):
+            row["joules"] = float(joules)
+        rows.append(row)
     if not rows:
         raise ValueError("no rows")
     return {"title": title, "rows": rows}

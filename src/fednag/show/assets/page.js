@@ -470,10 +470,12 @@
       box.append(shape("rect", { width: 14, height: 14, fill: PART_COLOURS[part] }));
       return el("li", { class: "soft" }, box, ` ${part}`);
     }));
-    const head = el("tr", {}, ...["method", "device", ...PARTS].map((t) => el("th", { scope: "col" }, t)));
-    const body = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.method), el("td", { class: "text" }, row.device), ...PARTS.map((part) => el("td", {}, shown(row[part], "seconds")))));
+    const powered = rows.some((row) => row.joules !== undefined);
+    const head = el("tr", {}, ...["method", "device", ...PARTS, ...(powered ? ["energy"] : [])].map((t) => el("th", { scope: "col" }, t)));
+    const body = rows.map((row) => el("tr", {}, el("th", { scope: "row" }, row.method), el("td", { class: "text" }, row.device), ...PARTS.map((part) => el("td", {}, shown(row[part], "seconds"))), powered ? el("td", {}, row.joules === undefined ? "–" : `${plain.format(row.joules)} J`) : null));
+    const spent = powered ? el("p", { class: "soft", id: "joules" }, `Joules of an average round, all that are listed: ${methods.map((method) => `${method} ${plain.format(rows.filter((row) => row.method === method).reduce((sum, row) => sum + (row.joules || 0), 0))}`).join(", ")}.`) : null;
     return section("times", "Where devices' time goes", el("div", { class: "bar" }, chooser("fleet-choice", "Fleet", doc.times.map((t) => t.title), "fleet")),
-      el("p", { class: "soft" }, `Seconds of an average round on each device: ${title}.`), key, plot,
+      el("p", { class: "soft" }, `Seconds of an average round on each device: ${title}.`), key, plot, spent,
       el("details", { class: "noprint" }, el("summary", {}, "Values as a table"), el("div", { class: "values" }, el("table", { class: "data" }, el("thead", {}, head), el("tbody", {}, ...body)))));
   }
 
