@@ -105,6 +105,7 @@ def test_nothing_phones_home() -> None:
             "doctor.py": {"socket", "http"},  # asks the server whether it is there
             "processes.py": {"socket"},  # looks for free ports of loopback
             **{name: {"socket"} for name in unix},  # between processes of one user here
+            "ray.py": {"socket"},  # asks a cluster whether it is there
             "serve.py": {"http", "urllib"},  # urllib.parse
         }
         assert found & network <= allowed.get(path.name, set()), path

@@ -131,7 +131,10 @@ Cluster = tuple[str, Callable[[], None]]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Two Ray nodes of this machine, the address of the first, and what kills the second."""
+    """Two Ray nodes of this machine, the address of the first, and what kills the second.
+
+    They listen on the machine's own address: Ray takes 127.0.0.1 for that where it is an address.
+    """
     pytest.importorskip("ray")
     code = """
 import os, sys
@@ -140,20 +143,21 @@ from ray.cluster_utils import Cluster
 both = {"num_cpus": 1, "include_dashboard": False}
 cluster = Cluster(initialize_head=True, head_node_args=both, shutdown_at_exit=True)
 second = cluster.add_node(num_cpus=1)
-print(cluster.address, flush=True)
+print("at " + cluster.address, flush=True)
 for line in sys.stdin:
     if line == "kill\\n":
         cluster.remove_node(second, allow_graceful=False)
         print("killed", flush=True)
 cluster.shutdown()
 """
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    with (tmp_path / "cluster.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
     assert process.stdin is not None
     assert process.stdout is not None
 
@@ -167,12 +171,14 @@ cluster.shutdown()
         process.stdin.flush()
         said(lambda line: line == "killed\n")
 
-    yield said(lambda line: line.startswith("127.") or line[:1].isdigit()), kill
+    yield said(lambda line: line.startswith("at ")).removeprefix("at "), kill
     process.stdin.close()
     try:
         process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
+        process.wait()
+    process.stdout.close()
 
 
 def begun(folder: Path, rounds: int) -> None:

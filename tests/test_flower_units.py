@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -114,3 +115,16 @@ def _compose_is_here() -> bool:
 def test_what_cannot_stand_in_a_unit_is_a_sentence(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FednagError, match=sentence):
         Host(**given)
+
+
+@pytest.mark.parametrize("page", ["operations.md", "deployment.md"])
+def test_commands_that_the_page_names_are_understood(page: str) -> None:
+    """Of `fednag flower`, in blocks and in the text, with all their options."""
+    text = (Path(__file__).parents[1] / "docs" / page).read_text().replace("\\\n", " ")
+    found = re.findall(r"^(fednag flower [^\n#]+)", text, re.M)
+    found += re.findall(r"`(fednag flower (?:keys|gateway|doctor|status) [^`]+)`", text)
+    assert len(found) > 6
+    for command in found:
+        words = shlex.split(command.partition(" -- ")[0].replace("…", "").replace("DIGEST", DIGEST))
+        path = " ".join(words[1:3])
+        LEAVES[path].make_context(path, words[3:])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +38,7 @@ from fednag.runs.execute import Listener
 from fednag.runs.folder import RunFolder
 from fednag.runs.interrupts import Interrupted, Watch
 
+REACHED = 20.0  # seconds within which a cluster answers
 RETRIES = 20  # of a task whose machine is lost
 PAUSE = 0.3  # seconds between two looks at the files
 LAST_WORDS = 300  # characters of what went wrong
@@ -205,6 +208,9 @@ def drive(root: Path, address: str | None) -> int:
     elif address is not None:
         given["address"] = address
     try:
+        if host := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address or ""):
+            # Ray itself would try for many minutes.
+            socket.create_connection((host[1], int(host[2])), timeout=REACHED).close()
         ray.init(**given)
     except Exception as error:
         print(f"{SAYS}it cannot be reached: {_short(error)}")

@@ -1,8 +1,9 @@
 """Replays recordings without Python: threads that replay do not wait for each other.
 
 The operations of a recording are handed to torch's own interpreter as a graph of its intermediate
-language. Nothing else in this package knows which interpreter that is. A graph made this way ends
-with its last user; one made by ``torch.jit.script`` stays for as long as the process does.
+language. Nothing else in this package knows which interpreter that is: torch may give it up, and
+then ``planned`` stands in for it, with the same bits. A graph made this way ends with its last
+user; one made by ``torch.jit.script`` stays for as long as the process does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+
+from fednag.compute.planned import Planned
 
 _C: Any = torch._C
 aten = torch.ops.aten
@@ -45,11 +48,11 @@ NOTED = (aten.mkldnn_rnn_layer.default,)  # an LSTM, as oneDNN computes it
 
 
 def compiled(module: GraphModule) -> Replay:
-    """A recording for torch's interpreter; as Python, where the interpreter cannot express it."""
+    """A recording for torch's interpreter; as a list of calls, where that cannot express it."""
     try:
         function, constants = _Translation(module).finished()
     except (RuntimeError, TypeError, KeyError, AttributeError, NotImplementedError):
-        return in_python(module)
+        return without_interpreter(module)
 
     remembers = keeps_notes(module)
 
@@ -66,6 +69,14 @@ def compiled(module: GraphModule) -> Replay:
             _C._set_graph_executor_optimize(optimised)
 
     return replay
+
+
+def without_interpreter(module: GraphModule) -> Replay:
+    """A recording that needs nothing but torch's operations, with memory planned ahead."""
+    try:
+        return Planned(module, keeps_notes(module))
+    except (RuntimeError, TypeError, KeyError, AttributeError, NotImplementedError):
+        return in_python(module)
 
 
 def in_python(module: GraphModule) -> Replay:
