@@ -118,6 +118,10 @@ def test_running_statistics_are_those_of_the_simulator(batch_norm: str, tmp_path
     assert (last.bytes_up, last.bytes_down) == (other.bytes_up, other.bytes_down)
 
 
+# Silos' counts and measures are believed, as a simulator's are.
+AS_SAID = {"flower__most-share": 1.0, "flower__measure": "mean"}
+
+
 def test_silos_that_bring_their_data_equal_the_simulator(tmp_path: Path) -> None:
     """From a folder, from a function; the server has no data, and measures through the silos."""
     generator = torch.Generator().manual_seed(1)
@@ -138,6 +142,7 @@ def test_silos_that_bring_their_data_equal_the_simulator(tmp_path: Path) -> None
         flower__shape="4",
         flower__classes=3,
         evaluation__per_worker=True,
+        **AS_SAID,
         algorithm__name="scaffold",
         model__name="mlp",
         model__hidden="[5]",
@@ -791,6 +796,7 @@ def test_measures_on_test_samples_are_weighted_by_them(tmp_path: Path) -> None:
         flower__shape="4",
         flower__classes=3,
         evaluation__metrics="['f1']",
+        **AS_SAID,
     )
     grid = InProcessGrid(fleet_app(), config, [])
     for silo in range(3):

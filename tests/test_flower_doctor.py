@@ -198,3 +198,9 @@ def test_the_command_exits_with_2_and_says_so_to_programs(
         assert told["wrong"] == bool(code)
         named = [each["check"] for each in told["findings"] if each["status"] == WRONG]
         assert named == ["silo-0"] * bool(code)
+
+
+def test_secrets_that_are_not_there_are_named(tmp_path: Path) -> None:
+    found = {one.check: one for one in examine(Patient(secrets=tmp_path / "none"))}
+    assert found["secrets"].status == WRONG
+    assert "fednag flower keys" in found["secrets"].said

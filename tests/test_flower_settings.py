@@ -127,7 +127,7 @@ def test_what_is_written_is_what_was_meant(tmp_path: Path) -> None:
     assert same == experiment.model_dump(exclude={"engine", "checkpoint"})
     for section, field in Experiment.model_fields.items():
         for key in getattr(field.annotation, "model_fields", {}):
-            idle = section == "checkpoint" or key in ("chunk", "threads")
+            idle = section == "checkpoint" or key in ("chunk", "threads", "inner")
             assert idle or f"{section}.{key}" in found, f"{section}.{key}"
     assert {f"flower.{key.replace('_', '-')}" for key in Flower.model_fields} <= set(found)
     with refused(source=str(tmp_path / "my app!")):

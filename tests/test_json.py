@@ -97,6 +97,13 @@ CASES: dict[str, Case] = {
     "flower digest": (("tiny.toml",), {"app", "digest"}),
     "flower silo": (("--agreed", "a" * 64), {"agreed", "any"}),
     "flower gateway": (("gate", "--host", "localhost"), {"files", "checked", "paths"}),
+    "flower doctor": ((), {"findings", "wrong"}),
+    "flower link": ((), {"options"}),
+    "flower status": (("made",), {"runs", "failed"}),
+    "flower units": (
+        ("units", "--role", "server"),
+        {"files", "checked", "exposure", "steps"},
+    ),
     "data list": ((), {"folder", "data"}),
     "data get": (("mnist",), {"name", "folder"}),
     "data check": (("mnist",), {"mnist/train.gz"}),
@@ -165,6 +172,9 @@ NEEDS = {
     "flower digest": "flwr",
     "flower silo": "flwr",
     "flower gateway": "cryptography",
+    "flower doctor": "flwr",
+    "flower link": "flwr",
+    "flower units": "flwr",
     "ledger key": "cryptography",
     "privacy plan": "dp_accounting",
     "export tensorboard": "tensorboard",
@@ -195,6 +205,8 @@ def stand_in(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         make_server(Path("secrets"), ["localhost"])
     if path == "flower silo":  # it goes on until it is stopped
         monkeypatch.setattr("fednag.flower.agreed.run_supernode", lambda *given: None)
+    if path == "flower link":
+        monkeypatch.setattr("fednag.flower.superlink.run_superlink", lambda *given: None)
 
 
 @contextmanager
@@ -307,6 +319,10 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "flower digest": (("none",), "none: cannot be read"),
     "flower silo": (("--agreed", "5f"), "--agreed 5f: is no SHA-256"),
     "flower gateway": (("gate", "--host", "localhost"), "--secrets secrets: has no server.crt"),
+    "flower doctor": (("--jsn",), "No such option"),
+    "flower link": (("--", "--host", "0.0.0.0"), "would let whoever reaches the port submit runs"),
+    "flower status": (("none",), "none: no such folder"),
+    "flower units": (("units", "--role", "boss"), "--role boss: use server or silo"),
     "data list": (("--jsn",), "No such option"),
     "data get": (("mnits",), "use 'mnist'"),
     "data check": (("mnits",), "use 'mnist'"),

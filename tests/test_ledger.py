@@ -27,7 +27,7 @@ from fednag.runs.audit import audit
 from fednag.runs.folder import RunFolder
 from fednag.runs.labels import differing
 from fednag.runs.ledger import Ledger, Verified, canonical, file_of, hash_of, rounds_of, verify
-from fednag.simulate.run import Plan, Trainer, simulate
+from fednag.simulate.run import Plan, simulate
 
 ROOT = Path(__file__).parents[1]
 SMALL: dict[str, Any] = {
@@ -51,8 +51,8 @@ class Killed(BaseException):
 def killed(monkeypatch: pytest.MonkeyPatch, rounds: int, *given: Any, **options: Any) -> RunFolder:
     """A run that does not come to its end."""
 
-    def simulated(plan: Plan, resumed: State | None = None, trainer: Trainer | None = None) -> Any:
-        for state in simulate(plan, resumed, trainer):
+    def simulated(plan: Plan, resumed: State | None = None, *more: Any) -> Any:
+        for state in simulate(plan, resumed, *more):
             yield state
             if state.round >= rounds:
                 raise Killed

@@ -75,7 +75,10 @@ class Patient:
 def examine(patient: Patient) -> Iterator[Finding]:
     """All that can be looked at."""
     yield from _versions()
-    if patient.secrets:
+    if patient.secrets and not patient.secrets.is_dir():
+        said = f"{patient.secrets}: no such folder; `fednag flower keys` makes one"
+        yield Finding("secrets", WRONG, said)
+    elif patient.secrets:
         yield from _certificates(patient, patient.secrets)
         yield from _keys(patient.secrets)
     if patient.serves:
