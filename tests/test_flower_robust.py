@@ -359,3 +359,22 @@ def test_no_silo_flatters_the_evaluation(
     assert flattered.train_accuracy < 1
     mean, _ = last(name="lies", flower__measure="mean")
     assert mean.loss < min(others)
+
+
+@pytest.mark.parametrize(
+    ("measure", "data", "silos", "medians"),
+    [
+        ("auto", "silos", 3, True),
+        ("auto", "silos", 2, False),  # of two, a median is their mean
+        ("auto", "digits", 3, False),  # the server measures by itself
+        ("mean", "silos", 3, False),
+        ("median", "digits", 3, True),
+    ],
+)
+def test_when_measures_become_one_by_their_median(
+    measure: str, data: str, silos: int, medians: bool, tmp_path: Path
+) -> None:
+    own = {"flower__shape": "4", "flower__classes": 3} if data == "silos" else {}
+    config = config_of(tmp_path, data__name=data, split__kind="iid", split__skew="", **own)
+    config |= {"split.workers": silos, "flower.measure": measure}
+    assert read_run_config(config).takes_medians is medians
